@@ -1,0 +1,64 @@
+# Everything runs from .venv, which is made on first use and again whenever
+# pyproject.toml or requirements.lock changes. Only Python 3.11 (or newer) is needed.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PYTEST_ARGS ?= -n 2
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_ROOT_USER_ACTION := ignore
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test lint format protos docs lock bench soak clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+venv: $(STAMP) ## Make .venv with everything the other targets need
+
+$(STAMP): pyproject.toml requirements.lock
+	@echo "installing into $(VENV) (about a minute)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install --quiet --only-binary :all: -c requirements.lock -e '.[local,otel,bench,dev]'
+	@touch $@
+
+demo: $(STAMP) ## Start a node, write memories, find them again, forget one
+	@$(BIN)/python examples/demo/demo.py
+
+test: $(STAMP) ## Run the tests (all but the soak runs)
+	$(BIN)/python -m pytest -m "not soak" $(PYTEST_ARGS)
+
+lint: $(STAMP) ## Check style, types, import layers, protos and generated files
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy memsvc
+	$(BIN)/lint-imports
+	$(BIN)/buf lint
+	$(BIN)/buf format --diff --exit-code
+	scripts/protos.sh --check
+
+format: $(STAMP) ## Rewrite Python and proto files in the house style
+	$(BIN)/ruff check --fix-only --quiet .
+	$(BIN)/ruff format .
+	$(BIN)/buf format --write
+
+protos: $(STAMP) ## Generate the Python stubs from protos/
+	scripts/protos.sh
+
+docs: $(STAMP) ## Generate docs/reference/configuration.md and deploy/memsvc.example.yaml
+	$(BIN)/python scripts/config_docs.py
+
+lock: $(STAMP) ## Pin the newest versions that pyproject.toml allows
+	scripts/lock.sh
+
+bench: $(STAMP) ## Measure latency and recall against ef_search
+	$(BIN)/python -m benchmarks
+
+soak: $(STAMP) ## Run the long tests
+	$(BIN)/python -m pytest -m soak
+
+clean: ## Remove .venv, caches and build output
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
