@@ -1,0 +1,99 @@
+"""Log entries: resolved effects, the only way state changes (see protos/.../log.proto)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from memsvc.domain.types import Status
+
+LOG_FORMAT = 1
+
+
+class Action(IntEnum):
+    """What an entry or effect does; numbers as in the proto."""
+
+    PUT = 1
+    TOUCH = 2
+    UPDATE = 3
+    VECTOR = 4
+    FORGET = 5
+    DECAY = 6
+    EXPIRE = 7
+    RECALL = 8
+    PURGE = 9
+    WRITE = 10
+    NONE = 11
+    GENERATION = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """Payload of one version of a memory. ``head`` is a serialised proto Hit with only
+    summary, session and metadata (without ts and importance); vectors are raw
+    little-endian float32 by generation number."""
+
+    head: bytes
+    content: str
+    salt: bytes
+    dedup_key: str = ""
+    vectors: dict[int, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """A change of one memory in absolute values; applying it twice gives the same."""
+
+    id: bytes
+    action: Action
+    row: int
+    version: int
+    status_before: Status
+    status_after: Status
+    ts: int
+    importance: float
+    expires_at: int
+    recalled_at: int
+    recall_count: int
+    payload_hash: bytes = b""
+    dedup_hash: bytes = b""
+    generation: int = 0
+    replaces_row: int = 0
+    payload: Payload | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """An embedding generation: name of the embedder and dimension of its vectors."""
+
+    number: int
+    embedding: str
+    dimension: int
+    is_default: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RememberedRequest:
+    """A request id (hashed), what it asked (hashed), and the serialised answer."""
+
+    key: bytes
+    fingerprint: bytes
+    response: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One log entry. epoch, position and time are given by the log when it is appended."""
+
+    tenant: str
+    agent: str
+    action: Action
+    effects: tuple[Effect, ...] = ()
+    actor: str = ""
+    reason: str = ""
+    operation_id: str = ""
+    request: RememberedRequest | None = None
+    generation: Generation | None = None
+    epoch: int = 0
+    position: int = 0
+    time: int = 0

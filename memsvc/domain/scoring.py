@@ -1,0 +1,77 @@
+"""Effective importance, freshness and the re-ranking of results. Times in ms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from memsvc.domain.types import RankOptions
+
+TOKEN_OVERHEAD = 8
+"""Tokens counted for each injected item beside its summary (S43)."""
+
+
+def half_life_factor(age_ms: float, half_life_ms: float) -> float:
+    """0.5 ** (age / half_life); 1 for a negative age (future times) or no half-life."""
+    if age_ms <= 0 or half_life_ms <= 0:
+        return 1.0
+    return float(0.5 ** (age_ms / half_life_ms))
+
+
+def effective_importance(
+    stored: float, ts: int, recalled_at: int, now_ms: int, half_life_ms: int
+) -> float:
+    """Importance after decay (S20): halves every ``half_life_ms`` since the memory
+    happened or was last recalled, whichever is later. ``half_life_ms`` 0 = no decay."""
+    return stored * half_life_factor(now_ms - max(ts, recalled_at), half_life_ms)
+
+
+def estimate_tokens(text: str) -> int:
+    """Tokens of a text without a tokenizer: 4 ASCII bytes, or one other character, each
+    count one. An upper estimate for Chinese, a fair one for English."""
+    if text.isascii():
+        return (len(text) + 3) // 4
+    narrow = sum(1 for ch in text if ch < "\x80")
+    return len(text) - narrow + (narrow + 3) // 4
+
+
+def rank_score(
+    options: RankOptions, similarity: float, importance: float, age_ms: int
+) -> float:
+    """The weighted sum of S43; importance is the effective one, age counts from ts."""
+    return (
+        options.similarity_weight * similarity
+        + options.importance_weight * importance
+        + options.freshness_weight * half_life_factor(age_ms, options.half_life_ms)
+    )
+
+
+def select(
+    options: RankOptions,
+    scored: Sequence[tuple[float, str]],
+    topic_of: Callable[[int], str],
+    summary_of: Callable[[int], str],
+) -> list[int]:
+    """Indexes into ``scored`` (score, id) that are kept, best first.
+
+    Order is by score, then id, so that ties do not depend on the search. At most
+    ``max_per_topic`` of a topic (items without one are not capped), ``keep`` in all, and
+    whole summaries until the first that does not fit the token budget.
+    """
+    order = sorted(range(len(scored)), key=lambda i: (-scored[i][0], scored[i][1]))
+    kept: list[int] = []
+    per_topic: dict[str, int] = {}
+    budget = options.token_budget
+    for index in order:
+        if len(kept) >= options.keep:
+            break
+        topic = topic_of(index)
+        if topic and options.max_per_topic:
+            if per_topic.get(topic, 0) >= options.max_per_topic:
+                continue
+            per_topic[topic] = per_topic.get(topic, 0) + 1
+        if options.token_budget:
+            budget -= estimate_tokens(summary_of(index)) + TOKEN_OVERHEAD
+            if budget < 0:
+                break
+        kept.append(index)
+    return kept

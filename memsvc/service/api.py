@@ -1,0 +1,103 @@
+"""What the edges call: the use cases as a small port, and the control of one call."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from memsvc.domain.errors import Cancelled, DeadlineExceeded
+from memsvc.domain.types import (
+    Caller,
+    Degraded,
+    ForgetAnswer,
+    ForgetRequest,
+    HealthAnswer,
+    QueryAnswer,
+    QueryRequest,
+    WriteAnswer,
+    WriteRequest,
+)
+
+
+@dataclass(slots=True)
+class Control:
+    """Deadline and cancellation of one call. ``deadline`` is a ``time.monotonic()`` value
+    in seconds; ``cancelled`` tells whether the caller went away."""
+
+    deadline: float = float("inf")
+    cancelled: Callable[[], bool] = field(default=lambda: False)
+
+    def remaining(self) -> float:
+        """Seconds left; may be negative."""
+        return self.deadline - time.monotonic()
+
+    def check(self) -> None:
+        """Raises Cancelled or DeadlineExceeded when the call should stop."""
+        if self.cancelled():
+            raise Cancelled("the caller went away")
+        if self.remaining() <= 0:
+            raise DeadlineExceeded("the deadline of the call has passed")
+
+
+class MemoryApi(Protocol):
+    """The four calls, on domain types. Every error raised is a MemsvcError."""
+
+    def write(self, caller: Caller, request: WriteRequest, control: Control) -> WriteAnswer:
+        """Applies all items or none; returns when they are committed."""
+
+    def query(self, caller: Caller, request: QueryRequest, control: Control) -> QueryAnswer:
+        """Answers for one position; past ``query.timeout_ms`` empty and marked."""
+
+    def forget(self, caller: Caller, request: ForgetRequest, control: Control) -> ForgetAnswer:
+        """Erases or lowers memories."""
+
+    def health(self) -> HealthAnswer:
+        """Never blocks, never raises."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentFacts:
+    """Counts of one partition; ``active`` includes expired memories not yet swept."""
+
+    tenant: str
+    agent: str
+    memories: int
+    active: int
+    bytes: int
+
+
+class AdminApi(Protocol):
+    """Administration of one node, on domain types."""
+
+    def list_tenants(
+        self, tenant: str, page_size: int, page_token: str
+    ) -> tuple[list[AgentFacts], str]:
+        """One page and the token of the next ("" = the end)."""
+
+    def export_tenant(
+        self, tenant: str, agent: str, vectors: bool
+    ) -> tuple[int, Iterator[dict[str, object]]]:
+        """Number of memories, and each as a JSON object that ``memsvc import`` reads."""
+
+    def erase_tenant(
+        self, caller: Caller, tenant: str, agent: str, validate_only: bool, reason: str
+    ) -> tuple[int, str]:
+        """Memories erased, and the position."""
+
+    def set_degraded(self, level: int | None, reason: str) -> tuple[Degraded, bool]:
+        """Level in force, and whether it is forced."""
+
+    def inspect(
+        self, tenant: str, agent: str, verify: bool, log_tail: int, memory_id: str
+    ) -> dict[str, object]:
+        """Facts for people and scripts."""
+
+    def maintain(
+        self, seal_min_rows: int, merge_all: bool, purge: bool, wait_seconds: float
+    ) -> tuple[int, bool]:
+        """Jobs started, and whether nothing is left to do."""
+
+    def reload(self) -> tuple[list[str], list[str]]:
+        """Settings that took effect, and those that need a restart."""
