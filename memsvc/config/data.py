@@ -1,0 +1,310 @@
+"""Settings of what is kept and how it is found: storage, index, query, life cycle."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cronsim import CronSim, CronSimError
+from pydantic import AfterValidator
+
+from memsvc.config.fields import Section, key
+
+_MIB = 1024 * 1024
+_MAX_ATTRIBUTES = 32
+
+
+def _check_cron(text: str) -> str:
+    if text:
+        # The start date is irrelevant: only the expression is checked.
+        from datetime import UTC, datetime
+
+        try:
+            CronSim(text, datetime(2000, 1, 1, tzinfo=UTC))
+        except CronSimError as error:
+            raise ValueError(f"not a cron expression: {error}") from None
+    return text
+
+
+def _check_attributes(names: tuple[str, ...]) -> tuple[str, ...]:
+    if len(names) > _MAX_ATTRIBUTES:
+        raise ValueError(f"at most {_MAX_ATTRIBUTES} attributes can have a column")
+    if len(set(names)) != len(names):
+        raise ValueError("a name is listed twice")
+    if not all(name.strip() for name in names):
+        raise ValueError("a name is empty")
+    return names
+
+
+def _check_namespace_scores(scores: dict[str, float]) -> dict[str, float]:
+    for namespace, score in scores.items():
+        parts = namespace.split("/")
+        if len(parts) != 2 or not all(parts):
+            raise ValueError(f"{namespace!r} is not tenant/agent")
+        if not -1.0 <= score <= 1.0:
+            raise ValueError(f"the score of {namespace!r} is not between -1 and 1")
+    return scores
+
+
+class Storage(Section):
+    """Where memories are kept and for how long their history is."""
+
+    data_dir: Path = key(
+        Path("memsvc-data"),
+        "Directory of everything the node stores; made when missing, used by one process at a "
+        "time. A relative path starts at the working directory.",
+        reload=False,
+        expects="a path",
+        strict=False,
+    )
+    wal_sync: Literal["always", "every_1000ms"] = key(
+        "always",
+        "always: a write is acknowledged when it is on disk. every_1000ms: it is acknowledged "
+        "when queued and put on disk each second, so a crash loses up to that second.",
+        reload=False,
+    )
+    log_retention_days: int = key(
+        7,
+        "Age at which the payloads of log entries are dropped. A replica that was away for "
+        "longer starts again from a snapshot. Headers, which are the audit trail, stay.",
+        reload=True,
+        unit="days",
+        ge=1,
+        le=3650,
+    )
+    max_bytes: int = key(
+        0,
+        "Size of the data directory past which a Write is refused with RESOURCE_EXHAUSTED; "
+        "Forget still works. 0: until the disk is full.",
+        reload=True,
+        unit="bytes",
+        ge=0,
+    )
+    snapshot_dir: str = key(
+        "",
+        "Directory of the snapshots. Better on another disk. Empty: snapshots in storage.data_dir.",
+        reload=True,
+        expects="a path, or empty",
+    )
+    snapshot_interval_min: int = key(
+        30,
+        "Time between snapshots. 0: none are made by themselves.",
+        reload=True,
+        unit="minutes",
+        ge=0,
+        le=525_600,
+    )
+    snapshot_keep: int = key(
+        3,
+        "Snapshots kept; older ones are deleted.",
+        reload=True,
+        unit="snapshots",
+        ge=1,
+        le=1000,
+    )
+    write_queue_max: int = key(
+        5000,
+        "Items that may wait for the writer; past it a Write is answered RESOURCE_EXHAUSTED "
+        "with a retry delay at once.",
+        reload=True,
+        unit="items",
+        ge=1,
+        le=1_000_000,
+    )
+    reserve_bytes: int = key(
+        64 * _MIB,
+        "Space kept back from Write so that Forget and the log still work on a full disk.",
+        reload=True,
+        unit="bytes",
+        ge=0,
+    )
+    tail_budget_bytes: int = key(
+        512 * _MIB,
+        "Memory for the recent rows of partitions that are in use, searched exactly. The least "
+        "recently used are dropped and read again when asked for.",
+        reload=True,
+        unit="bytes",
+        ge=1 * _MIB,
+    )
+    seal_rows: int = key(
+        5000,
+        "Recent rows of a partition at which they become a segment with a graph. Below it "
+        "search is exact; larger values make writing cheaper and search slower.",
+        reload=True,
+        unit="rows",
+        ge=1,
+        le=1_000_000,
+    )
+
+
+class Index(Section):
+    """The vector index."""
+
+    type: Literal["hnsw"] = key("hnsw", "Kind of graph. Only hnsw exists.", reload=False)
+    dimension: int = key(
+        1536,
+        "Numbers in a vector; that of the embedding model. A store keeps the value it was made "
+        "with, and a Write of another length is refused. Changing it takes a rebuild.",
+        reload=False,
+        unit="numbers",
+        ge=1,
+        le=16_384,
+    )
+    metric: Literal["cosine"] = key(
+        "cosine", "Similarity of two vectors. Only cosine exists.", reload=False
+    )
+    m: int = key(
+        16,
+        "Links of a row in the graph. More: better recall, more memory, slower building. "
+        "Changing it takes a rebuild.",
+        reload=False,
+        unit="links",
+        ge=2,
+        le=128,
+    )
+    ef_construction: int = key(
+        200,
+        "Candidates looked at when a row is linked. More: better recall, slower building. "
+        "Applies to segments built from then on.",
+        reload=False,
+        unit="rows",
+        ge=8,
+        le=4096,
+    )
+    ef_search: int = key(
+        64,
+        "Candidates looked at by a search; a request may set its own. More: better recall, "
+        "slower. `make bench` draws the curve.",
+        reload=True,
+        unit="rows",
+        ge=1,
+        le=4096,
+    )
+    max_elements: int = key(
+        0,
+        "Memories that the node admits; past it a Write that would add one is refused. "
+        "0: no limit.",
+        reload=True,
+        unit="memories",
+        ge=0,
+    )
+    attributes: Annotated[tuple[str, ...], AfterValidator(_check_attributes)] = key(
+        (),
+        "Metadata attributes that get a column, which makes filters on them fast. Filters on "
+        "others are matched on the record. Applies to segments built from then on.",
+        reload=False,
+        expects=f"a list of at most {_MAX_ATTRIBUTES} names",
+        strict=False,
+    )
+    dtype: Literal["f32", "bf16", "f16", "i8"] = key(
+        "bf16",
+        "Number format inside the graph; candidates are scored again with the full float32 "
+        "vectors, so the similarity returned does not depend on it. f32: twice the memory of "
+        "bf16. i8: half of it and faster, but finds some 7 % fewer. Changing it takes a rebuild.",
+        reload=False,
+    )
+    embedding: str = key(
+        "",
+        "Name of the embedding model whose vectors a request means when it names none. Vectors "
+        "of different models are kept apart. Empty: the unnamed one.",
+        reload=False,
+    )
+
+
+class Query(Section):
+    """Defaults and bounds of a search."""
+
+    default_top_k: int = key(
+        40,
+        "Items returned when a request sets no top_k. Not above query.max_top_k.",
+        reload=True,
+        unit="items",
+        ge=1,
+        le=10_000,
+    )
+    max_top_k: int = key(
+        200,
+        "Largest top_k; a request for more is refused with INVALID_ARGUMENT.",
+        reload=True,
+        unit="items",
+        ge=1,
+        le=10_000,
+    )
+    min_score: float = key(
+        0.62,
+        "Least cosine similarity of an item found by its vector, when a request sets none; "
+        "items found by keywords are exempt. Every embedding model has its own scale: measure "
+        "before relying on the default. -1: no bound.",
+        reload=True,
+        ge=-1,
+        le=1,
+    )
+    min_score_by_namespace: Annotated[dict[str, float], AfterValidator(_check_namespace_scores)] = (
+        key(
+            {},
+            "Replaces query.min_score for the namespaces listed, as in {acme/assistant: 0.5}. "
+            "Namespaces not listed keep query.min_score.",
+            reload=True,
+            expects="a mapping of tenant/agent to a number from -1 to 1",
+        )
+    )
+    filter_mode: Literal["pre_filter"] = key(
+        "pre_filter",
+        "How filters and search meet. pre_filter: rows that do not match are never candidates, "
+        "so a result is full while matches exist. Only this exists.",
+        reload=True,
+    )
+    timeout_ms: int = key(
+        800,
+        "Time a search may take; past it the answer is empty and marked as degraded, and the "
+        "work is broken off.",
+        reload=True,
+        unit="milliseconds",
+        ge=1,
+        le=600_000,
+    )
+
+
+class Lifecycle(Section):
+    """How memories age."""
+
+    default_ttl_days: int = key(
+        180,
+        "Lifetime of a memory written without ttl_ms; then it expires. 0: it does not expire.",
+        reload=True,
+        unit="days",
+        ge=0,
+        le=36_500,
+    )
+    decay_half_life_days: float = key(
+        45.0,
+        "Time in which the importance of a memory that is not recalled halves; a recall starts "
+        "it again. 0: importance does not decay.",
+        reload=True,
+        unit="days",
+        ge=0,
+        le=36_500,
+    )
+    compact_cron: Annotated[str, AfterValidator(_check_cron)] = key(
+        "0 3 * * *",
+        "When segments are compacted: minute, hour, day, month, weekday, in UTC. Empty: only "
+        "when asked for.",
+        reload=True,
+        expects="a cron expression of five fields, or empty",
+    )
+    cold_archive_after_days: int = key(
+        120,
+        "Age at which memories move to segments that are not kept in memory; they are still "
+        "found, a little slower. 0: they never move.",
+        reload=True,
+        unit="days",
+        ge=0,
+        le=36_500,
+    )
+    purge_within_hours: int = key(
+        24,
+        "Time within which a forgotten memory has left every file: records, log, segments and "
+        "snapshots. It is invisible at once in any case.",
+        reload=True,
+        unit="hours",
+        ge=1,
+        le=8760,
+    )

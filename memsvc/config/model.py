@@ -1,0 +1,98 @@
+"""The whole of the settings, and the rules that span several of them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from memsvc.config.data import Index, Lifecycle, Query, Storage
+from memsvc.config.fields import KeyInfo, Section, iter_keys, parse_listen
+from memsvc.config.server import Auth, Limits, Log, Metrics, Node, Server, Telemetry
+
+
+class Settings(Section):
+    """Everything a node can be told. Immutable; a reload makes a new one."""
+
+    server: Server = Server()
+    auth: Auth = Auth()
+    storage: Storage = Storage()
+    index: Index = Index()
+    query: Query = Query()
+    lifecycle: Lifecycle = Lifecycle()
+    limits: Limits = Limits()
+    node: Node = Node()
+    log: Log = Log()
+    metrics: Metrics = Metrics()
+    telemetry: Telemetry = Telemetry()
+
+    @property
+    def tokens_path(self) -> Path:
+        """The tokens file in force."""
+        return Path(self.auth.tokens_file or self.storage.data_dir / "tokens.yaml")
+
+    @property
+    def snapshot_path(self) -> Path:
+        """The snapshot directory in force."""
+        return Path(self.storage.snapshot_dir or self.storage.data_dir / "snapshots")
+
+    def min_score(self, tenant: str, agent: str) -> float:
+        """Least cosine similarity for a namespace when a request sets none."""
+        return self.query.min_score_by_namespace.get(f"{tenant}/{agent}", self.query.min_score)
+
+
+KEYS: dict[str, KeyInfo] = {info.name: info for info in iter_keys(Settings)}
+"""Every setting by its dotted name, in the order of declaration."""
+
+
+def value_of(settings: Settings, name: str) -> object:
+    """The value of a dotted key; KeyError for a name that is not in `KEYS`."""
+    if name not in KEYS:
+        raise KeyError(name)
+    value: object = settings
+    for part in name.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def contradictions(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Yield (key, what is wrong) for values that are fine alone but not together."""
+    server, auth, query = settings.server, settings.auth, settings.query
+    if query.default_top_k > query.max_top_k:
+        yield (
+            "query.default_top_k",
+            f"found {query.default_top_k}, expected at most query.max_top_k ({query.max_top_k})",
+        )
+    if bool(server.tls.cert_file) != bool(server.tls.key_file):
+        missing = "key_file" if server.tls.cert_file else "cert_file"
+        yield f"server.tls.{missing}", "found nothing, expected a path: cert and key go together"
+    if server.tls.client_ca_file and not server.tls.cert_file:
+        yield "server.tls.client_ca_file", "needs server.tls.cert_file and server.tls.key_file"
+    if settings.node.role == "replica":
+        yield (
+            "node.role",
+            "found replica, expected standalone or primary: replicas do not serve yet",
+        )
+    if auth.mode == "none" and not server.allow_insecure:
+        for name, text in (("listen", server.listen), ("http_listen", server.http_listen)):
+            if text and not parse_listen(text).is_loopback:
+                yield (
+                    f"server.{name}",
+                    f"found {text}, which other machines can reach, while auth.mode is none; set "
+                    "auth.mode: token (see `memsvc token add`), listen on 127.0.0.1, or set "
+                    "server.allow_insecure: true on a closed network",
+                )
+
+
+def warnings(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Yield (key, what to know) for values that work but are risky."""
+    server = settings.server
+    open_to = [
+        f"server.{name}"
+        for name, text in (("listen", server.listen), ("http_listen", server.http_listen))
+        if text and not parse_listen(text).is_loopback
+    ]
+    for name in open_to:
+        if settings.auth.mode == "none":
+            yield name, "open to other machines without tokens (server.allow_insecure)"
+        elif not server.tls.cert_file:
+            yield name, "tokens cross the network unencrypted: server.tls is not set"
+    if settings.storage.wal_sync != "always":
+        yield "storage.wal_sync", "a crash may lose up to a second of acknowledged writes"
