@@ -151,7 +151,7 @@ def _is_service_link(variable: str, text: str) -> bool:
         return True
     if not _SERVICE_LINK_URL.fullmatch(variable):
         return False
-    return variable.endswith(("_PROTO", "_PORT", "_ADDR")) or "://" in text
+    return re.search(r"_(TCP|UDP|SCTP)_\w+$", variable) is not None or "://" in text
 
 
 def read_overrides(overrides: Mapping[str, object], into: Collected) -> None:
