@@ -7,9 +7,9 @@ from cronsim import CronSim, CronSimError
 from pydantic import AfterValidator
 
 from memsvc.config.fields import Section, key
+from memsvc.domain import limits
 
 _MIB = 1024 * 1024
-_MAX_ATTRIBUTES = 32
 
 
 def _check_cron(text: str) -> str:
@@ -25,12 +25,15 @@ def _check_cron(text: str) -> str:
 
 
 def _check_attributes(names: tuple[str, ...]) -> tuple[str, ...]:
-    if len(names) > _MAX_ATTRIBUTES:
-        raise ValueError(f"at most {_MAX_ATTRIBUTES} attributes can have a column")
+    if len(names) > limits.MAX_ATTRIBUTES:
+        raise ValueError(f"at most {limits.MAX_ATTRIBUTES} attributes can have a column")
     if len(set(names)) != len(names):
         raise ValueError("a name is listed twice")
-    if not all(name.strip() for name in names):
-        raise ValueError("a name is empty")
+    for name in names:
+        if not name.strip():
+            raise ValueError("a name is empty")
+        if len(name.encode()) > limits.MAX_ATTRIBUTE_NAME_BYTES:
+            raise ValueError(f"{name!r} is over {limits.MAX_ATTRIBUTE_NAME_BYTES} bytes")
     return names
 
 
@@ -146,7 +149,7 @@ class Index(Section):
         reload=False,
         unit="numbers",
         ge=1,
-        le=16_384,
+        le=limits.MAX_DIMENSION,
     )
     metric: Literal["cosine"] = key(
         "cosine", "Similarity of two vectors. Only cosine exists.", reload=False
@@ -176,7 +179,7 @@ class Index(Section):
         reload=True,
         unit="rows",
         ge=1,
-        le=4096,
+        le=limits.MAX_EF_SEARCH,
     )
     max_elements: int = key(
         0,
@@ -191,7 +194,7 @@ class Index(Section):
         "Metadata attributes that get a column, which makes filters on them fast. Filters on "
         "others are matched on the record. Applies to segments built from then on.",
         reload=False,
-        expects=f"a list of at most {_MAX_ATTRIBUTES} names",
+        expects=f"a list of at most {limits.MAX_ATTRIBUTES} names",
         strict=False,
     )
     dtype: Literal["f32", "bf16", "f16", "i8"] = key(
