@@ -1,0 +1,108 @@
+"""Log entries to protobuf and back. Payloads are not part of an entry's bytes."""
+
+from __future__ import annotations
+
+from memsvc.domain.log import LOG_FORMAT, Action, Effect, Entry, Generation, RememberedRequest
+from memsvc.domain.types import Status
+from memsvc.replication.v1 import log_pb2 as pb
+
+
+class UnknownFormat(Exception):
+    """A log entry of a later version: this node must stop, never skip it (S53)."""
+
+
+def encode(entry: Entry) -> bytes:
+    """Serialised LogEntry."""
+    message = pb.LogEntry(
+        format=LOG_FORMAT,
+        epoch=entry.epoch,
+        position=entry.position,
+        time=entry.time,
+        tenant=entry.tenant,
+        agent=entry.agent,
+        actor=entry.actor,
+        action=int(entry.action),  # type: ignore[arg-type]
+        reason=entry.reason,
+        operation_id=entry.operation_id,
+    )
+    add = message.effects.add
+    for e in entry.effects:
+        add(
+            id=e.id,
+            action=int(e.action),  # type: ignore[arg-type]
+            row=e.row,
+            version=e.version,
+            status_before=int(e.status_before),  # type: ignore[arg-type]
+            status_after=int(e.status_after),  # type: ignore[arg-type]
+            payload_hash=e.payload_hash,
+            dedup_hash=e.dedup_hash,
+            ts=e.ts,
+            importance=e.importance,
+            expires_at=e.expires_at,
+            recalled_at=e.recalled_at,
+            recall_count=e.recall_count,
+            generation=e.generation,
+            replaces_row=e.replaces_row,
+        )
+    if entry.request is not None:
+        message.request.key = entry.request.key
+        message.request.fingerprint = entry.request.fingerprint
+        message.request.response = entry.request.response
+    if entry.generation is not None:
+        message.generation.number = entry.generation.number
+        message.generation.embedding = entry.generation.embedding
+        message.generation.dimension = entry.generation.dimension
+        message.generation.is_default = entry.generation.is_default
+    return message.SerializeToString(deterministic=True)
+
+
+def decode(data: bytes) -> Entry:
+    """The entry, effects without payloads. Raises UnknownFormat."""
+    message = pb.LogEntry.FromString(data)
+    if message.format != LOG_FORMAT:
+        raise UnknownFormat(f"log entry format {message.format}, this software knows {LOG_FORMAT}")
+    try:
+        effects = tuple(
+            Effect(
+                e.id,
+                Action(e.action),
+                e.row,
+                e.version,
+                Status(e.status_before),
+                Status(e.status_after),
+                e.ts,
+                e.importance,
+                e.expires_at,
+                e.recalled_at,
+                e.recall_count,
+                e.payload_hash,
+                e.dedup_hash,
+                e.generation,
+                e.replaces_row,
+            )
+            for e in message.effects
+        )
+        action = Action(message.action)
+    except ValueError as error:
+        raise UnknownFormat(f"log entry {message.position}: {error}") from error
+    request = generation = None
+    if message.HasField("request"):
+        r = message.request
+        request = RememberedRequest(r.key, r.fingerprint, r.response)
+    if message.HasField("generation"):
+        g = message.generation
+        generation = Generation(g.number, g.embedding, g.dimension, g.is_default)
+    return Entry(
+        tenant=message.tenant,
+        agent=message.agent,
+        action=action,
+        effects=effects,
+        actor=message.actor,
+        reason=message.reason,
+        operation_id=message.operation_id,
+        request=request,
+        generation=generation,
+        epoch=message.epoch,
+        position=message.position,
+        time=message.time,
+    )

@@ -1,0 +1,86 @@
+"""Opening the LMDB environment: one fixed map, one format, one writer a directory."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, cast
+
+import lmdb
+
+from memsvc.domain.errors import FailedPrecondition
+from memsvc.store.keys import TABLES
+
+MAP_SIZE: Final = 1 << 40
+"""1 TiB of address space everywhere: growing a map under readers returns wrong bytes."""
+MAX_READERS: Final = 1_024
+STORE_FORMAT: Final = 1
+LMDB_LIB: Final = 0
+"""The 0.9 format. The bundled library also has 1.0; the two cannot read each other."""
+
+
+class Env:
+    """An open LMDB environment with its tables."""
+
+    def __init__(self, path: Path, *, readonly: bool) -> None:
+        self.path = path
+        if not readonly:
+            path.mkdir(parents=True, exist_ok=True)
+        self.lmdb = lmdb.open(
+            str(path),
+            map_size=MAP_SIZE,
+            max_dbs=len(TABLES) + 2,
+            max_readers=MAX_READERS,
+            # Pooled read transactions: beginning one is then a renewal.
+            max_spare_txns=64,
+            readonly=readonly,
+            # Small partitions are read at random: readahead would drag in the whole file.
+            readahead=False,
+            lib_version=LMDB_LIB,
+        )
+        self.tables = {
+            name: self.lmdb.open_db(name.encode(), create=not readonly) for name in TABLES
+        }
+
+    def close(self) -> None:
+        """Closes the environment; no transaction may be open."""
+        self.lmdb.close()
+
+
+@contextmanager
+def directory_lock(data_dir: Path) -> Iterator[None]:
+    """Holds the data directory: a second writer process would block silently in LMDB.
+
+    Raises FailedPrecondition when another process has it.
+    """
+    data_dir.mkdir(parents=True, exist_ok=True)
+    fd = os.open(data_dir / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(fd)
+        raise FailedPrecondition(
+            f"another process uses the data directory {data_dir}",
+            reason="DATA_DIR_IN_USE",
+            hint="stop it, or choose another storage.data_dir",
+        ) from error
+    try:
+        yield
+    finally:
+        os.close(fd)
+
+
+def no_room(error: BaseException) -> bool:
+    """Whether an error means that the disk, or the map, is full."""
+    if isinstance(error, lmdb.MapFullError):
+        return True
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    if isinstance(error, lmdb.Error):
+        code = cast(int, getattr(error, "code", 0))
+        return code in (errno.ENOSPC, errno.EDQUOT) or "No space" in str(error)
+    return False

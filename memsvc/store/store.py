@@ -1,0 +1,179 @@
+"""The store of a node: opening, reading, and replacing the database file."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from memsvc.domain.errors import FailedPrecondition
+from memsvc.store import keys
+from memsvc.store.env import STORE_FORMAT, Env, directory_lock
+from memsvc.store.snapshot import Snapshot
+from memsvc.store.write_txn import WriteTxn
+
+
+class Store:
+    """An open store. Readers take snapshots; the one writer takes write transactions.
+
+    ``new_id`` gives the 16 random bytes that identify a store when it is created.
+    """
+
+    def __init__(
+        self, data_dir: Path, *, readonly: bool = False, new_id: Callable[[], bytes] | None = None
+    ) -> None:
+        self.data_dir = data_dir
+        self.path = data_dir / "store"
+        self._gate = _Gate()
+        with ExitStack() as stack:
+            if not readonly:
+                stack.enter_context(directory_lock(data_dir))
+                self._recover_swap()
+            self.env = Env(self.path, readonly=readonly)
+            stack.callback(lambda: self.env.close())
+            if not readonly:
+                self._initialise((new_id or (lambda: os.urandom(16)))())
+            with self.read() as snapshot:
+                self.store_id = snapshot.store_id
+            self._check_format()
+            self._stack = stack.pop_all()
+
+    def close(self) -> None:
+        """Closes the environment and gives the directory up. Waits for running reads."""
+        with self._gate.exclusive():
+            self._stack.close()
+
+    def _initialise(self, store_id: bytes) -> None:
+        table = self.env.tables["meta"]
+        with self.env.lmdb.begin(write=True) as txn:
+            if txn.get(b"format", db=table) is None:
+                txn.put(b"format", keys.U64.pack(STORE_FORMAT), db=table)
+                txn.put(b"store_id", store_id.hex().encode(), db=table)
+                txn.put(b"epoch", keys.U64.pack(1), db=table)
+
+    def _check_format(self) -> None:
+        with self.env.lmdb.begin() as txn:
+            data = txn.get(b"format", db=self.env.tables["meta"])
+        found = 0 if data is None else keys.U64.unpack(data)[0]
+        if found != STORE_FORMAT:
+            raise FailedPrecondition(
+                f"the store in {self.path} has format {found}, this software knows {STORE_FORMAT}",
+                reason="STORE_FORMAT",
+                hint="use the version of memsvc that wrote it",
+            )
+
+    # -- reading and writing -----------------------------------------------------------
+
+    @contextmanager
+    def read(self) -> Iterator[Snapshot]:
+        """A snapshot of the last commit. Keep it short: old pages wait for it."""
+        with self._gate.shared(), self.env.lmdb.begin() as txn:
+            yield Snapshot(self.env, txn)
+
+    @contextmanager
+    def write(self, now_ms: int) -> Iterator[WriteTxn]:
+        """A write transaction, committed with fsync at the end, aborted by an exception."""
+        with self._gate.shared(), self.env.lmdb.begin(write=True) as txn:
+            inner = WriteTxn(self.env, txn, now_ms)
+            yield inner
+            inner.flush()
+
+    def reader_check(self) -> int:
+        """Frees the slots of readers that died; without it the file grows."""
+        with self._gate.shared():
+            return self.env.lmdb.reader_check()
+
+    def file_bytes(self) -> int:
+        """Size of the database file on disk."""
+        return (self.path / "data.mdb").stat().st_size
+
+    # -- replacing the file ------------------------------------------------------------
+
+    def compact_copy(self, fd: int) -> None:
+        """Writes a compacted copy of the last commit to a file descriptor. It holds no
+        byte of anything deleted."""
+        with self._gate.shared():
+            self.env.lmdb.copyfd(fd, compact=True)
+
+    def swap_file(self, replacement: Path) -> None:
+        """Puts another database directory in place of this one, while no read runs.
+
+        Two renames; ``_recover_swap`` finishes or undoes what a crash leaves between.
+        """
+        with self._gate.exclusive():
+            old = self.data_dir / "store.old"
+            self.env.close()
+            os.rename(self.path, old)
+            os.rename(replacement, self.path)
+            _fsync_dir(self.data_dir)
+            self.env = Env(self.path, readonly=False)
+        _remove_database(old)
+
+    def _recover_swap(self) -> None:
+        old, new = self.data_dir / "store.old", self.data_dir / "store.new"
+        if old.exists() and not self.path.exists():
+            # Crashed between the renames; the replacement is complete, but so is the old.
+            os.rename(old, self.path)
+        for leftover in (old, new):
+            if leftover.exists():
+                _remove_database(leftover)
+        _fsync_dir(self.data_dir)
+
+
+def _remove_database(path: Path) -> None:
+    for name in ("data.mdb", "lock.mdb"):
+        (path / name).unlink(missing_ok=True)
+    path.rmdir()
+
+
+def _fsync_dir(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+class _Gate:
+    """Many may pass, or one alone: lets the database file be replaced under readers."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Condition()
+        self._inside = 0
+        self._closed = False
+        self._holders = threading.local()
+
+    @contextmanager
+    def shared(self) -> Iterator[None]:
+        depth = getattr(self._holders, "depth", 0)
+        with self._lock:
+            # A thread that is inside may enter again, or it would wait for itself.
+            while self._closed and depth == 0:
+                self._lock.wait()
+            self._inside += 1
+        self._holders.depth = depth + 1
+        try:
+            yield
+        finally:
+            self._holders.depth = depth
+            with self._lock:
+                self._inside -= 1
+                if self._inside == 0:
+                    self._lock.notify_all()
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        with self._lock:
+            while self._closed:
+                self._lock.wait()
+            self._closed = True
+            while self._inside:
+                self._lock.wait()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._closed = False
+                self._lock.notify_all()

@@ -1,0 +1,159 @@
+"""One write transaction: reads that see its own changes, appending, and local upkeep."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import replace
+
+import lmdb
+
+from memsvc.domain.log import Entry
+from memsvc.domain.manifest import SegmentMeta
+from memsvc.store import keys
+from memsvc.store.apply import Applier
+from memsvc.store.env import Env
+from memsvc.store.keys import Partition
+from memsvc.store.snapshot import Snapshot
+
+
+class WriteTxn(Snapshot):
+    """What a decision may read and do. Used by the writer thread only."""
+
+    def __init__(self, env: Env, txn: lmdb.Transaction[bytes], now_ms: int) -> None:
+        super().__init__(env, txn)
+        self._applier = Applier(env, txn)
+        self.now = max(now_ms, self._applier.time)
+        """UTC ms for entries; never before the last entry."""
+
+    def append(self, entry: Entry) -> int:
+        """Gives the entry its epoch, position and time, stores and applies it."""
+        position = self._applier.position + 1
+        self._applier.apply(
+            replace(entry, epoch=self._applier.epoch, position=position, time=self.now)
+        )
+        return position
+
+    @property
+    def position(self) -> int:
+        """Position after the entries of this transaction."""
+        return self._applier.position
+
+    @property
+    def bytes(self) -> int:
+        """Accounted bytes after the entries of this transaction."""
+        return self._applier.bytes
+
+    @property
+    def memories(self) -> int:
+        """Memories after the entries of this transaction."""
+        return self._applier.memories
+
+    def partition(self, tenant: str, agent: str) -> Partition | None:
+        """The partition as this transaction sees it; do not change it."""
+        return self._applier.partition(tenant, agent)
+
+    def tenant(self, tenant: str) -> tuple[int, int]:
+        """Memories and accounted bytes of a tenant as this transaction sees them."""
+        return self._applier.tenant(tenant)
+
+    def flush(self) -> None:
+        """Writes counters; the writer calls it before it commits."""
+        self._applier.flush()
+
+    # -- local upkeep: not in the log, since other nodes have their own files ----------
+
+    def drop(self, table: str, found: Iterable[bytes]) -> None:
+        """Deletes keys of an index that has served its purpose."""
+        for key in found:
+            self._txn.delete(key, db=self._t[table])
+
+    def drop_requests(self, times: Iterable[bytes]) -> None:
+        """Forgets remembered requests, by their ``request_times`` keys."""
+        for key in times:
+            self._txn.delete(key[8:], db=self._t["requests"])
+            self._txn.delete(key, db=self._t["request_times"])
+
+    def swap_segments(
+        self, partition: int, remove: Iterable[str], add: SegmentMeta | None
+    ) -> bool:
+        """Makes a new segment answer in place of others, in one step.
+
+        Returns False, and changes nothing, when one of ``remove`` is no longer there.
+        Erasures that the new segment has carried out are struck off, and changes that
+        every segment of the partition has seen are dropped.
+        """
+        record = self._local(partition)
+        prefix = partition.to_bytes(4, "big")
+        present = {s.name: s for s in self.segments(partition)}
+        gone = list(remove)
+        if any(name not in present for name in gone):
+            return False
+        for name in gone:
+            self._txn.delete(prefix + name.encode(), db=self._t["manifest"])
+            del present[name]
+        if add is not None:
+            present[add.name] = add
+            self._txn.put(prefix + add.name.encode(), add.to_json(), db=self._t["manifest"])
+            self._strike_erasures(add)
+            record.sealed_row = max(record.sealed_row, add.row_hi)
+        record.manifest += 1
+        if present:
+            self._prune_changes(record, min(s.position for s in present.values()))
+        self._store(record)
+        return True
+
+    def mark_file_damaged(self, partition: int, segment: SegmentMeta) -> None:
+        """Stores a segment's manifest without the files that were set aside."""
+        record = self._local(partition)
+        key = partition.to_bytes(4, "big") + segment.name.encode()
+        if self._txn.get(key, db=self._t["manifest"]) is not None:
+            self._txn.put(key, segment.to_json(), db=self._t["manifest"])
+            record.manifest += 1
+            self._store(record)
+
+    def prune_changes(self, partition: int, upto: int) -> None:
+        """Drops changes up to a position; views that are older load the partition anew."""
+        record = self._local(partition)
+        segments = self.segments(partition)
+        self._prune_changes(record, min([upto, *(s.position for s in segments)]))
+        self._store(record)
+
+    def _local(self, partition: int) -> Partition:
+        # The applier may hold a newer copy than the table.
+        found = self.partition_number(partition)
+        assert found is not None
+        return self._applier.partition(found.tenant, found.agent) or found
+
+    def _store(self, record: Partition) -> None:
+        self._txn.put(record.number.to_bytes(4, "big"), record.pack(), db=self._t["partitions"])
+
+    def _prune_changes(self, record: Partition, upto: int) -> None:
+        if upto <= record.pruned:
+            return
+        prefix = record.number.to_bytes(4, "big")
+        end = keys.CHANGE.pack(record.number, upto)
+        found = []
+        for key, _ in self._prefix("changes", prefix):
+            if key > end:
+                break
+            found.append(key)
+        self.drop("changes", found)
+        record.pruned = upto
+
+    def _strike_erasures(self, segment: SegmentMeta) -> None:
+        start = keys.row_key(segment.partition, segment.row_lo)
+        found = [
+            keys.row_key(segment.partition, row)
+            for row, value in self._range("erasures", start, segment.partition, segment.row_hi)
+            if keys.TENANT_VALUE.unpack(value)[0] <= segment.position
+        ]
+        self.drop("erasures", found)
+
+    def put_plan(self, name: str, plan: dict[str, object]) -> None:
+        """Writes down what is about to be done, so that a crash cannot lose it."""
+        self._txn.put(name.encode(), json.dumps(plan).encode(), db=self._t["plans"])
+
+    def drop_plan(self, name: str) -> None:
+        """Strikes off a plan that is done."""
+        self._txn.delete(name.encode(), db=self._t["plans"])

@@ -1,0 +1,314 @@
+"""The writer thread: one queue, group commit, answers after the fsync.
+
+Invariants: one thread writes; a decision sees every decision before it; a caller is
+answered only when its effects are committed (``always``) or applied and committed within
+a second (``every_1000ms``); a decision that raises leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, TypeVar
+
+from memsvc.domain.errors import DeadlineExceeded, MemsvcError, ResourceExhausted, Unavailable
+from memsvc.store.env import no_room
+from memsvc.store.store import Store
+from memsvc.store.write_txn import WriteTxn
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+GROUP_ITEMS: Final = 512
+"""Items after which a group is committed without waiting for more."""
+GROUP_WAIT_S: Final = 0.002
+"""Longest wait for a group to become as large as the one before (traps: producers that
+wait for their answer otherwise alternate in halves)."""
+LAZY_COMMIT_S: Final = 1.0
+
+
+@dataclass(slots=True)
+class _Request(Generic[T]):
+    decide: Callable[[WriteTxn], T]
+    items: int
+    deadline: float
+    frees: bool
+    future: Future[T] = field(default_factory=Future)
+
+
+@dataclass(slots=True)
+class WriterStats:
+    """Counters for metrics: groups committed, their items, seconds spent committing."""
+
+    groups: int = 0
+    items: int = 0
+    commit_seconds: float = 0.0
+    last_commit_seconds: float = 0.0
+
+
+class Writer:
+    """Serialises all changes of a store.
+
+    ``clock`` gives UTC ms. ``queue_max`` bounds the waiting items; past it ``submit``
+    raises ResourceExhausted at once. ``lazy`` is storage.wal_sync = every_1000ms.
+    ``room`` is asked when a commit found no room on the disk, and may free a reserve so
+    that requests that free space can go on.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Callable[[], int],
+        *,
+        queue_max: int,
+        lazy: bool = False,
+        on_commit: Callable[[int, float, int], None] = lambda _p, _s, _n: None,
+        on_full: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._queue_max = queue_max
+        self._lazy = lazy
+        self._on_commit = on_commit
+        self._on_full = on_full
+        self._queue: deque[_Request[Any]] = deque()
+        self._queued = 0
+        self._wake = threading.Condition()
+        self._stopping = False
+        self._paused = 0
+        self._idle = True
+        self._last_group = 1
+        self.stats = WriterStats()
+        self._thread = threading.Thread(target=self._run, name="memsvc-writer", daemon=True)
+        self._thread.start()
+
+    @property
+    def queued(self) -> int:
+        """Items that wait."""
+        return self._queued
+
+    def submit(
+        self,
+        decide: Callable[[WriteTxn], T],
+        *,
+        items: int = 1,
+        deadline: float = float("inf"),
+        frees: bool = False,
+        internal: bool = False,
+    ) -> Future[T]:
+        """Queues a decision. Its result arrives when its effects are committed.
+
+        ``deadline`` is a time.monotonic() value: a request not begun by then is refused.
+        ``frees`` marks what must go on when the store or disk is full. ``internal`` work of
+        the node does not count against the bound. Raises ResourceExhausted, Unavailable.
+        """
+        request = _Request(decide, items, deadline, frees)
+        with self._wake:
+            if self._stopping:
+                raise Unavailable("the node is shutting down", reason="SHUTTING_DOWN",
+                                  retry_after_ms=1_000)
+            if not internal and self._queued + items > self._queue_max:
+                raise ResourceExhausted(
+                    "too many writes are waiting",
+                    reason="WRITE_QUEUE_FULL",
+                    hint="slow down, or raise storage.write_queue_max",
+                    retry_after_ms=max(100, int(1_000 * self.stats.last_commit_seconds) * 4),
+                )
+            self._queue.append(request)
+            self._queued += items
+            self._wake.notify_all()
+        return request.future
+
+    def run(self, decide: Callable[[WriteTxn], T], *, frees: bool = True) -> T:
+        """Queues internal work of the node and waits for it."""
+        return self.submit(decide, frees=frees, internal=True).result()
+
+    def exclusive(self, action: Callable[[], T]) -> T:
+        """Runs an action while no write transaction is open and none begins."""
+        with self._wake:
+            self._paused += 1
+            self._wake.notify_all()
+            while not self._idle:
+                self._wake.wait()
+        try:
+            return action()
+        finally:
+            with self._wake:
+                self._paused -= 1
+                self._wake.notify_all()
+
+    def stop(self) -> None:
+        """Finishes what is queued, then ends."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify_all()
+        self._thread.join()
+
+    # -- the thread --------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            group = self._next_group()
+            if group is None:
+                return
+            try:
+                if self._lazy:
+                    self._commit_lazily(group)
+                else:
+                    self._commit(group)
+            except BaseException as error:  # the thread must survive anything
+                log.exception("writer failed")
+                for request in group:
+                    if not request.future.done():
+                        request.future.set_exception(error)
+
+    def _next_group(self, until: float | None = None) -> list[_Request[Any]] | None:
+        """What is to be committed together. None: the end. With ``until`` (monotonic), an
+        empty list when nothing came by then."""
+        with self._wake:
+            while not self._queue or self._paused:
+                if until is None or self._paused:
+                    self._idle = True
+                    self._wake.notify_all()
+                if self._stopping and not self._queue:
+                    return None
+                timeout = None if until is None else until - time.monotonic()
+                if timeout is not None and (timeout <= 0 or self._paused):
+                    return []
+                self._wake.wait(timeout)
+            self._idle = False
+            grown = time.monotonic() + GROUP_WAIT_S
+            while len(self._queue) < self._last_group and self._queued < GROUP_ITEMS:
+                left = grown - time.monotonic()
+                if left <= 0 or self._stopping:
+                    break
+                self._wake.wait(left)
+            group: list[_Request[Any]] = []
+            items = 0
+            while self._queue and (not group or items + self._queue[0].items <= GROUP_ITEMS):
+                request = self._queue.popleft()
+                items += request.items
+                group.append(request)
+            self._queued -= items
+            self._last_group = len(group)
+            return group
+
+    def _decide(self, request: _Request[Any], txn: WriteTxn) -> tuple[bool, Any]:
+        """(True, result) or (False, error that is the caller's own)."""
+        if request.deadline < time.monotonic():
+            return False, DeadlineExceeded(
+                "the deadline passed while the write waited; nothing was applied",
+                hint="the node is busy: allow more time or slow down",
+            )
+        try:
+            return True, request.decide(txn)
+        except MemsvcError as error:
+            return False, error
+
+    def _commit(self, group: list[_Request[Any]]) -> None:
+        try:
+            started, outcomes, position = self._transact(group)
+        except Exception as error:
+            self._one_by_one(group, error)
+            return
+        self._committed(group, position, started)
+        self._answer(group, outcomes)
+
+    def _transact(
+        self, group: list[_Request[Any]]
+    ) -> tuple[float, list[tuple[bool, Any]], int]:
+        with self._store.write(self._clock()) as txn:
+            outcomes = [self._decide(request, txn) for request in group]
+            position = txn.position
+            txn.flush()
+            started = time.monotonic()
+        return started, outcomes, position
+
+    def _one_by_one(self, group: list[_Request[Any]], error: Exception) -> None:
+        """After a group failed: each alone, so that one cannot take others with it."""
+        if no_room(error):
+            self._on_full()
+        if len(group) == 1 and not (no_room(error) and group[0].frees):
+            group[0].future.set_exception(self._explained(error))
+            return
+        for request in group:
+            if no_room(error) and not request.frees:
+                request.future.set_exception(self._explained(error))
+                continue
+            try:
+                started, outcomes, position = self._transact([request])
+            except Exception as again:
+                request.future.set_exception(self._explained(again))
+                continue
+            self._committed([request], position, started)
+            self._answer([request], outcomes)
+
+    @staticmethod
+    def _explained(error: Exception) -> Exception:
+        if no_room(error):
+            return disk_full()
+        log.error("write failed", exc_info=error)
+        return error
+
+    def _committed(self, group: list[_Request[Any]], position: int, started: float) -> None:
+        seconds = time.monotonic() - started
+        items = sum(request.items for request in group)
+        self.stats.groups += 1
+        self.stats.items += items
+        self.stats.commit_seconds += seconds
+        self.stats.last_commit_seconds = seconds
+        self._on_commit(position, seconds, items)
+
+    @staticmethod
+    def _answer(group: list[_Request[Any]], outcomes: list[tuple[bool, Any]]) -> None:
+        for request, (good, value) in zip(group, outcomes, strict=True):
+            if good:
+                request.future.set_result(value)
+            else:
+                request.future.set_exception(value)
+
+    def _commit_lazily(self, group: list[_Request[Any]]) -> None:
+        """``every_1000ms``: answers after applying, commits with fsync within a second.
+
+        A request is decided inside the open transaction; one that fails for want of room
+        aborts it, and what it had answered is lost, as after a crash: it is logged.
+        """
+        until = time.monotonic() + LAZY_COMMIT_S
+        answered = 0
+        try:
+            with self._store.write(self._clock()) as txn:
+                while group:
+                    for request in group:
+                        outcome = self._decide(request, txn)
+                        self._answer([request], [outcome])
+                        answered += 1
+                    more = self._next_group(until)
+                    if not more:
+                        break
+                    group = more
+                position = txn.position
+                txn.flush()
+                started = time.monotonic()
+            self._committed([], position, started)
+        except Exception as error:
+            if no_room(error):
+                self._on_full()
+            log.error("lost %d acknowledged writes of the last second", answered, exc_info=error)
+            for request in group:
+                if not request.future.done():
+                    request.future.set_exception(self._explained(error))
+
+
+def disk_full() -> ResourceExhausted:
+    """The error of a write that found no room on the disk."""
+    return ResourceExhausted(
+        "no room on the disk of the data directory",
+        reason="DISK_FULL",
+        hint="free disk space or forget memories; writes go on by themselves once there is room",
+        retry_after_ms=5_000,
+    )
