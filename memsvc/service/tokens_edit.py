@@ -112,7 +112,7 @@ def _replace(path: Path, entries: list[dict[str, Any]]) -> None:
     temporary = path.with_name(f".{path.name}.new")
     temporary.unlink(missing_ok=True)  # left by a crash
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    with open(os.open(temporary, flags, 0o600), "w", encoding="utf-8") as file:  # noqa: PTH123
+    with open(os.open(temporary, flags, 0o600), "w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
