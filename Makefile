@@ -20,7 +20,7 @@ venv: $(STAMP) ## Make .venv with everything the other targets need
 
 $(STAMP): pyproject.toml requirements.lock
 	@echo "installing into $(VENV) (about a minute)"
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/pip install --quiet --only-binary :all: -c requirements.lock -e '.[local,otel,bench,dev]'
 	@touch $@
 
