@@ -1,0 +1,94 @@
+"""Positions, ids and page tokens as opaque strings."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import struct
+import uuid
+from hashlib import blake2b
+from typing import Final
+
+from memsvc.domain.errors import InvalidArgument, PositionLost, invalid
+
+_POSITION: Final = struct.Struct(">B8sQQ")
+_PAGE: Final = struct.Struct(">B8sq16s")
+_FORMAT: Final = 1
+
+
+def format_position(store_id: str, epoch: int, position: int) -> str:
+    """The opaque form of a log position."""
+    data = _POSITION.pack(_FORMAT, bytes.fromhex(store_id)[:8], epoch, position)
+    return base64.urlsafe_b64encode(data).decode().rstrip("=")
+
+
+def parse_position(text: str, store_id: str, epoch: int) -> int:
+    """The log position from its opaque form.
+
+    Raises InvalidArgument for anything that is not one, PositionLost for one of another
+    store or of a history that was abandoned.
+    """
+    try:
+        _check, store, at_epoch, position = _POSITION.unpack(_decode(text))
+    except (ValueError, struct.error, binascii.Error):
+        raise invalid("min_position", "not a position that a Write or Forget returned") from None
+    if store != bytes.fromhex(store_id)[:8] or at_epoch > epoch:
+        raise PositionLost(
+            "this position belongs to another store or history",
+            hint="what was written at that position may be gone; read again without it",
+        )
+    return int(position)
+
+
+def format_id(id_bytes: bytes) -> str:
+    """The text form of a memory id (a UUID)."""
+    h = id_bytes.hex()
+    return f"{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}"
+
+
+def parse_id(text: str) -> bytes | None:
+    """The 16 bytes of a memory id; None when the text is no id of ours."""
+    if len(text) != 36:
+        return None
+    try:
+        parsed = uuid.UUID(text)
+    except ValueError:
+        return None
+    return parsed.bytes if str(parsed) == text else None
+
+
+def new_id(now_ms: int, random: bytes) -> bytes:
+    """A UUIDv7 (RFC 9562): 48 bits of time, 74 of the 80 random bits given."""
+    value = bytearray(now_ms.to_bytes(6, "big") + random[:10])
+    value[6] = value[6] & 0x0F | 0x70
+    value[8] = value[8] & 0x3F | 0x80
+    return bytes(value)
+
+
+def format_page(request: bytes, ts: int, id_bytes: bytes) -> str:
+    """The token of the page after a memory; ``request`` identifies what is paged."""
+    digest = blake2b(request, digest_size=8).digest()
+    return base64.urlsafe_b64encode(_PAGE.pack(_FORMAT, digest, ts, id_bytes)).decode().rstrip("=")
+
+
+def parse_page(text: str, request: bytes) -> tuple[int, bytes]:
+    """(ts, id) of the last memory of the page before. Raises InvalidArgument."""
+    try:
+        _check, digest, ts, id_bytes = _PAGE.unpack(_decode(text))
+    except (ValueError, struct.error, binascii.Error):
+        raise invalid("page_token", "not a token that a Query returned") from None
+    if digest != blake2b(request, digest_size=8).digest():
+        raise InvalidArgument(
+            "page_token: belongs to another request",
+            hint="send the request that gave the token, changed in nothing but page_token",
+        )
+    return ts, id_bytes
+
+
+def _decode(text: str) -> bytes:
+    if not text.isascii():
+        raise ValueError("not ASCII")
+    data = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    if data[:1] != bytes([_FORMAT]):
+        raise ValueError("another format")
+    return data
