@@ -39,11 +39,13 @@ def fuse(
     """
     if bm25.shape != cosine.shape:
         raise ValueError(f"bm25 has shape {bm25.shape}, cosine {cosine.shape}")
-    words = bm25.astype(np.float64) / bound if bound > 0 else np.zeros(bm25.shape)
-    vectors = np.nan_to_num(cosine.astype(np.float64), nan=0.0)
-    return keyword_weight * np.clip(words, 0.0, 1.0) + (1.0 - keyword_weight) * np.clip(
-        vectors, 0.0, 1.0
-    )
+    words = bm25.astype(np.float64)
+    if bound > 0:
+        words = np.clip(words, 0.0, bound) / bound
+    else:
+        words[:] = 0.0
+    vectors = np.clip(np.nan_to_num(cosine.astype(np.float64), nan=0.0), 0.0, 1.0)
+    return keyword_weight * words + (1.0 - keyword_weight) * vectors
 
 
 def rank(scores: NDArray[Any], keys: NDArray[Any]) -> NDArray[np.intp]:

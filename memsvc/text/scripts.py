@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from typing import Final
 
-_HAN: Final = "\u3005-\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+HAN: Final = "\u3005-\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+"""Ideographs (Chinese characters, wherever they are used)."""
+
 _KANA: Final = (
     "\u3041-\u3096\u309d-\u309f\u30a1-\u30fa\u30fc-\u30ff\u31f0-\u31ff\U0001aff0-\U0001b16f"
 )
@@ -22,7 +24,7 @@ _THAI_LAO: Final = (
 )
 _MYANMAR_KHMER: Final = "\u1000-\u102a\u103f\u1050-\u1055\u1780-\u17b3\u17d7"
 
-SPACELESS: Final = _HAN + _KANA + _BOPOMOFO + _HANGUL + _THAI_LAO + _MYANMAR_KHMER
+SPACELESS: Final = HAN + _KANA + _BOPOMOFO + _HANGUL + _THAI_LAO + _MYANMAR_KHMER
 """Base characters of scripts in which a space does not separate words."""
 
 SPACELESS_MARKS: Final = (

@@ -20,7 +20,7 @@ from typing import Final
 import Stemmer
 
 from memsvc.text.folding import fold_case, fold_text
-from memsvc.text.scripts import SPACELESS, SPACELESS_MARKS, WORD_MARKS
+from memsvc.text.scripts import HAN, SPACELESS, SPACELESS_MARKS, WORD_MARKS
 from memsvc.text.stopwords import STOP_CHARACTERS, STOP_WORDS
 
 ANALYZER_VERSION: Final = f"1/snowball-{Stemmer.version()}"
@@ -62,7 +62,9 @@ _TOKEN: Final = re.compile(
 )
 _SEPARATORS: Final = re.compile(rf"({_SEPARATOR})|(?<=[a-z])(?=[A-Z])")
 _NUMBERED: Final = re.compile(r"([A-Za-z]+)([0-9]+)|([0-9]+)([A-Za-z]+)")
+_VERSION: Final = re.compile(r"(?<=[A-Za-z])[0-9]{1,8}(?:\.[0-9]{1,8}){2,5}")
 _SUFFIX: Final = re.compile(r"(?:\+\+|\#)$")
+_IDEOGRAPH: Final = re.compile(rf"[{HAN}]")
 _CLUSTER: Final = re.compile(rf"[^{SPACELESS_MARKS}][{SPACELESS_MARKS}]*|[{SPACELESS_MARKS}]+")
 _HAS_MARK: Final = re.compile(rf"[{SPACELESS_MARKS}]")
 
@@ -97,8 +99,9 @@ def query_terms(text: str) -> list[str]:
     """Return the distinct terms that a query asks for, in order of first appearance.
 
     The text is taken literally: no character in it is an operator. Stop words are left out
-    unless nothing else remains. In scripts without spaces pairs of characters are asked for, and
-    a single character only where it stands alone. At most :data:`MAX_QUERY_TERMS` terms, each
+    unless nothing else remains. In scripts without spaces pairs of characters are asked for;
+    a single character where it stands alone, or where it is an ideograph (and so a word or part
+    of one) in a run too long to be one word. At most :data:`MAX_QUERY_TERMS` terms, each
     one that :func:`terms` could have made. Never raises.
     """
     asked: dict[str, None] = {}
@@ -110,9 +113,9 @@ def query_terms(text: str) -> list[str]:
             into.update(dict.fromkeys(_FORMS[word]))
         else:
             units = _units(run)
-            wanted = list(map(operator.add, units, units[1:]))
-            if len(units) == 1 or len(units) > _WHOLE_WORD_UNITS:
-                wanted += units
+            wanted: list[str] = list(map(operator.add, units, units[1:])) or units
+            if len(units) > _WHOLE_WORD_UNITS:
+                wanted += filter(_IDEOGRAPH.match, units)
             for term in wanted:
                 (stopped if STOP_CHARACTERS.issuperset(term) else asked)[term] = None
         if len(asked) >= MAX_QUERY_TERMS:
@@ -152,6 +155,8 @@ def _forms(word: str) -> tuple[str, ...]:
     Neighbours matter because a query may name the end of a path or of an address (``x.py``,
     ``example.com``).
     """
+    if word.isascii() and word.isalpha() and (word.islower() or word.istitle()):
+        return (_stem(word.lower()),)  # most words, ten times as fast
     word = word[:_MAX_WORD_CHARS]
     suffix = _SUFFIX.search(word)
     parts, gaps = _parts(word[: suffix.start()] if suffix else word)
@@ -161,6 +166,8 @@ def _forms(word: str) -> tuple[str, ...]:
         if len(parts) > 2:
             joined.append(_join(parts, gaps))
         forms += map(_stem, joined)
+        # "v2.26.6" is asked for as "2.26.6".
+        forms += _VERSION.findall(word)
     if suffix:
         forms.append(parts[-1][: MAX_TERM_CHARS - 2] + suffix.group())
     return tuple(forms)

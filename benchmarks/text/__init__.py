@@ -1,0 +1,1 @@
+"""Measurements behind the choices in memsvc.text."""
