@@ -1,0 +1,83 @@
+"""What a message may not hold because no domain request could express it."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+from memsvc.domain.errors import InvalidArgument, Violation
+
+M = TypeVar("M", bound=Message)
+
+MAX_VIOLATIONS = 50
+"""Violations collected before a request is refused; a caller fixes the first ones first."""
+
+
+class Found:
+    """Violations of one request, collected so that a caller learns of all at once."""
+
+    __slots__ = ("violations",)
+
+    def __init__(self) -> None:
+        self.violations: list[Violation] = []
+
+    def add(self, field: str, description: str) -> None:
+        """Notes one; past MAX_VIOLATIONS they are dropped."""
+        if len(self.violations) < MAX_VIOLATIONS:
+            self.violations.append(Violation(field, description))
+
+    def raise_if_any(self) -> None:
+        """Raises InvalidArgument when there is at least one."""
+        if self.violations:
+            raise refusal(self.violations)
+
+
+def refusal(violations: list[Violation]) -> InvalidArgument:
+    """The error for violations: the message names the first, the details all."""
+    first = violations[0]
+    more = f" (and {len(violations) - 1} more)" if len(violations) > 1 else ""
+    text = f"{first.field}: {first.description}" if first.field else first.description
+    return InvalidArgument(text + more, violations=tuple(violations))
+
+
+def known(message: Message, path: str, found: Found) -> None:
+    """Notes fields of a message that this server does not know.
+
+    Ignoring them would silently drop what a newer client asked for. 0.3 microseconds a
+    message; every message that is read passes here.
+    """
+    unknown = UnknownFieldSet(message)
+    if len(unknown):
+        numbers = sorted({unknown[i].field_number for i in range(len(unknown))})
+        listed = ", ".join(map(str, numbers[:5]))
+        found.add(path, f"unknown field number {listed}; is the client newer than the server?")
+
+
+def read(kind: type[M], request: M | bytes) -> M:
+    """The message from its bytes; one that is parsed already is given back.
+
+    Raises InvalidArgument, where gRPC by itself would answer INTERNAL, for bytes that are no
+    such message (or hold text that is not UTF-8).
+    """
+    if isinstance(request, kind):
+        return request
+    assert isinstance(request, bytes)
+    try:
+        return kind.FromString(request)
+    except DecodeError:
+        raise InvalidArgument(
+            f"the request is not a valid {kind.DESCRIPTOR.full_name}",
+            reason="MALFORMED_REQUEST",
+            hint="Text fields must be UTF-8; check that client and server use the same protos.",
+        ) from None
+
+
+def read_flat(kind: type[M], request: M | bytes) -> M:
+    """Like ``read``, for messages without messages inside: also refuses unknown fields."""
+    message = read(kind, request)
+    found = Found()
+    known(message, "", found)
+    found.raise_if_any()
+    return message

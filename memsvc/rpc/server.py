@@ -1,0 +1,195 @@
+"""The gRPC server: listening, TLS, limits of connections, health, reflection, an orderly end.
+
+How ``server.max_connections`` is kept: the transport itself refuses further connections (the
+client sees UNAVAILABLE and backs off), and the same number bounds the calls that run or wait
+for a thread, over both protocols (RESOURCE_EXHAUSTED with a retry delay).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from memsvc.admin.v1 import admin_service_pb2, admin_service_pb2_grpc
+from memsvc.rpc.admin import AdminServicer
+from memsvc.rpc.interceptors import CallInterceptor, Lanes
+from memsvc.rpc.servicers import MemoryServicer, Timeouts
+from memsvc.service.access import Gate
+from memsvc.service.limits import CallPool
+from memsvc.service.traces import Tracing
+from memsvc.v1 import memory_service_pb2, memory_service_pb2_grpc
+
+MEMORY_SERVICE: Final = memory_service_pb2.DESCRIPTOR.services_by_name["MemoryService"].full_name
+ADMIN_SERVICE: Final = admin_service_pb2.DESCRIPTOR.services_by_name["AdminService"].full_name
+SERVICES: Final = ("", MEMORY_SERVICE, ADMIN_SERVICE)
+"""Names that the health service knows; "" is the whole server."""
+
+IDLE_MS: Final = 300_000
+"""A connection without calls is closed after this; clients replace theirs earlier (S37)."""
+AGE_MS: Final = 3_600_000
+"""A connection is replaced after this, so that load spreads over new nodes."""
+AGE_GRACE_MS: Final = 30_000
+METADATA_BYTES: Final = 16_384
+
+_log = logging.getLogger("memsvc.rpc")
+
+
+class ListenError(RuntimeError):
+    """An address cannot be listened on, or a certificate cannot be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """PEM files; with ``client_ca_file`` clients must show a certificate of it."""
+
+    cert_file: str
+    key_file: str
+    client_ca_file: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RpcOptions:
+    """How to serve. Sizes in bytes."""
+
+    listen: str = "127.0.0.1:8848"
+    max_connections: int = 512
+    max_message_bytes: int = 16 * 1024 * 1024
+    tls: TlsFiles | None = None
+    timeouts: Callable[[], Timeouts] = field(default=Timeouts)
+
+
+class RpcServer:
+    """One gRPC server over a Gate. ``pool`` may be shared with the HTTP server."""
+
+    def __init__(
+        self, gate: Gate, pool: CallPool, options: RpcOptions, tracing: Tracing | None = None
+    ) -> None:
+        self._options = options
+        self._pool = pool
+        self._lanes = Lanes()
+        self._interceptor = CallInterceptor(gate, pool, self._lanes, tracing)
+        self._health = health.HealthServicer(
+            experimental_non_blocking=True, experimental_thread_pool=self._lanes.quick
+        )
+        self._ready: bool | None = None
+        self._ready_lock = threading.Lock()
+        self.port = 0
+        self._server = grpc.server(
+            pool,
+            interceptors=[self._interceptor],
+            options=_channel_options(options),
+            # The pool refuses earlier, with details; this holds if ever it does not.
+            maximum_concurrent_rpcs=options.max_connections + 128,
+        )
+        memory_service_pb2_grpc.add_MemoryServiceServicer_to_server(
+            MemoryServicer(gate, options.timeouts), self._server
+        )
+        admin_service_pb2_grpc.add_AdminServiceServicer_to_server(
+            AdminServicer(gate, options.timeouts), self._server
+        )
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        reflection.enable_server_reflection(
+            (MEMORY_SERVICE, ADMIN_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME),
+            self._server,
+        )
+        self.set_ready(False)
+
+    def start(self) -> int:
+        """Listens and serves; returns the port. Raises ListenError."""
+        listen = self._options.listen
+        try:
+            if self._options.tls is None:
+                self.port = self._server.add_insecure_port(listen)
+            else:
+                credentials = _credentials(self._options.tls)
+                self.port = self._server.add_secure_port(listen, credentials)
+        except RuntimeError as error:
+            raise ListenError(
+                f"server.listen: cannot listen on {listen}: the port is taken (by another "
+                "memsvc?), the address is not of this machine, or the TLS files do not match"
+            ) from error
+        if not self.port:
+            raise ListenError(f"server.listen: cannot listen on {listen}")
+        self._server.start()
+        _log.info("gRPC listens on %s, port %d", listen, self.port)
+        return self.port
+
+    def set_ready(self, ready: bool) -> None:
+        """What the standard health service answers; may be called often."""
+        with self._ready_lock:
+            if ready == self._ready:
+                return
+            self._ready = ready
+            status = health_pb2.HealthCheckResponse
+            for service in SERVICES:
+                self._health.set(service, status.SERVING if ready else status.NOT_SERVING)
+
+    def drain(self) -> None:
+        """Health turns NOT_SERVING for good; calls are still served."""
+        self._health.enter_graceful_shutdown()
+
+    def stop(self, grace_seconds: float) -> bool:
+        """Takes no new calls, lets those that run finish, breaks off the rest after
+        ``grace_seconds``. Returns whether all of them finished. The pool stays open."""
+        until = time.monotonic() + grace_seconds
+        self.drain()
+        stopped = self._server.stop(grace_seconds)
+        # Calls that come on connections which have not heard of the end yet.
+        self._interceptor.draining = True
+        in_time = stopped.wait(grace_seconds + 5.0)
+        # Handlers of calls that were broken off notice it by their Control.
+        while self._pool.pending and time.monotonic() < until:
+            time.sleep(0.005)
+        finished = in_time and self._pool.pending == 0
+        self._lanes.close()
+        if not finished:
+            _log.warning("%d calls were broken off at the end", self._pool.pending)
+        return finished
+
+
+def _channel_options(options: RpcOptions) -> list[tuple[str, int]]:
+    return [
+        ("grpc.max_receive_message_length", options.max_message_bytes),
+        ("grpc.max_send_message_length", options.max_message_bytes),
+        # Otherwise a second server could take the same port without an error, and half of
+        # the connections with it.
+        ("grpc.so_reuseport", 0),
+        ("grpc.max_allowed_incoming_connections", options.max_connections),
+        ("grpc.max_concurrent_streams", max(100, options.max_connections)),
+        ("grpc.max_connection_idle_ms", IDLE_MS),
+        ("grpc.max_connection_age_ms", AGE_MS),
+        ("grpc.max_connection_age_grace_ms", AGE_GRACE_MS),
+        # Dead peers (a cable pulled, a container frozen) are noticed within 80 seconds.
+        ("grpc.keepalive_time_ms", 60_000),
+        ("grpc.keepalive_timeout_ms", 20_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+        # Clients may probe every 10 seconds or less often; S37 wants every 30.
+        ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+        ("grpc.max_metadata_size", METADATA_BYTES),
+    ]
+
+
+def _credentials(files: TlsFiles) -> grpc.ServerCredentials:
+    def read(key: str, name: str) -> bytes:
+        try:
+            return Path(name).read_bytes()
+        except OSError as error:
+            raise ListenError(
+                f"server.tls.{key}: {name} cannot be read: {error.strerror}"
+            ) from error
+
+    pair = (read("key_file", files.key_file), read("cert_file", files.cert_file))
+    ca = read("client_ca_file", files.client_ca_file) if files.client_ca_file else None
+    return grpc.ssl_server_credentials(
+        [pair], root_certificates=ca, require_client_auth=ca is not None
+    )

@@ -1,0 +1,130 @@
+"""Log output: JSON lines for collectors or plain lines for people, and the access line.
+
+Texts of memories, vectors and tokens are never passed to a logger anywhere; what is logged
+of a call is its id, name, outcome, duration and the *name* of the token.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import secrets
+import sys
+import time
+from typing import Any, Final, TextIO
+
+from memsvc.domain.errors import MemsvcError
+
+ACCESS_LOGGER: Final = "memsvc.access"
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._:\-]{1,128}\Z")
+_access = logging.getLogger(ACCESS_LOGGER)
+
+
+def request_id(given: str | None) -> str:
+    """The caller's id of a request when it is fit for a log line, else a new one."""
+    if given and _REQUEST_ID.match(given):
+        return given
+    return secrets.token_hex(8)
+
+
+def access(
+    *, request_id: str, call: str, code: str, seconds: float, token: str, protocol: str
+) -> None:
+    """Writes the one line of a finished call. ``token`` is the name of the token."""
+    if _access.isEnabledFor(logging.INFO):
+        fields = {
+            "request_id": request_id,
+            "call": call,
+            "code": code,
+            "ms": round(seconds * 1_000, 3),
+            "token": token,
+            "protocol": protocol,
+        }
+        _access.info("%s %s", call, code, extra={"fields": fields})
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line; a message cannot forge a second line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Time is UTC in ISO 8601 with milliseconds."""
+        entry: dict[str, Any] = {
+            "time": _time(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        entry.update(getattr(record, "fields", {}))
+        if record.exc_info:
+            entry["traceback"] = _traceback(self, record)
+        return json.dumps(entry, default=str)
+
+
+class TextFormatter(logging.Formatter):
+    """For people: time, level, logger, message, fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Control characters of the message are escaped."""
+        message = record.getMessage()
+        if not message.isprintable():
+            message = "".join(ch if ch.isprintable() else ascii(ch)[1:-1] for ch in message)
+        line = f"{_time(record)} {record.levelname:<7} {record.name}: {message}"
+        fields: dict[str, Any] = getattr(record, "fields", {})
+        if fields:
+            line += " " + " ".join(f"{key}={value}" for key, value in fields.items())
+        if record.exc_info:
+            line += "\n" + _traceback(self, record)
+        return line
+
+
+def _time(record: logging.LogRecord) -> str:
+    whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+    return f"{whole}.{int(record.msecs):03d}Z"
+
+
+def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> str:
+    assert record.exc_info
+    text = formatter.formatException(record.exc_info)
+    if isinstance(record.exc_info[1], MemsvcError):
+        return text
+    # The last line of a traceback is the exception's text, and exceptions of libraries like
+    # to quote values: a decoder quotes the memory it could not decode.
+    lines = text.splitlines()
+    return "\n".join(_without_values(line) for line in lines)
+
+
+_EXCEPTION_LINE = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception|Warning|Exit|Interrupt))(:.*)?$")
+
+
+def _without_values(line: str) -> str:
+    match = _EXCEPTION_LINE.match(line)
+    if not match or not match.group(2):
+        return line
+    text = match.group(2)
+    quoted = re.sub(r"'[^']*'|\"[^\"]*\"", "'…'", text)
+    return match.group(1) + (quoted if len(quoted) <= 300 else quoted[:300] + "…")
+
+
+def configure(level: str, style: str, stream: TextIO | None = None) -> logging.Handler:
+    """Sends all logging to ``stream`` (standard error) and returns the handler.
+
+    ``level`` is debug, info, warning or error; ``style`` is json or text.
+    """
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(JsonFormatter() if style == "json" else TextFormatter())
+    root = logging.getLogger()
+    for old in list(root.handlers):
+        root.removeHandler(old)
+    root.addHandler(handler)
+    set_level(level)
+    return handler
+
+
+def set_level(level: str) -> None:
+    """Changes the least severe level that is written."""
+    number = getattr(logging, level.upper())
+    logging.getLogger().setLevel(number)
+    # These tell of every request or connection at debug and info, with addresses and bodies.
+    for noisy in ("uvicorn", "asyncio", "grpc", "urllib3", "httpx"):
+        logging.getLogger(noisy).setLevel(max(number, logging.WARNING))

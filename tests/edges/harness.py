@@ -1,0 +1,271 @@
+"""A fake use-case layer and running servers around it, for tests of the edges."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+import numpy as np
+
+from memsvc.domain.types import (
+    Caller,
+    Degraded,
+    DegradedLevel,
+    ForgetAnswer,
+    ForgetRequest,
+    HealthAnswer,
+    Hit,
+    Load,
+    Mode,
+    Outcome,
+    QueryAnswer,
+    QueryRequest,
+    Status,
+    StoreFacts,
+    WriteAnswer,
+    WriteRequest,
+    WriteResult,
+)
+from memsvc.rpc.server import RpcOptions, RpcServer
+from memsvc.service.access import Access, Gate
+from memsvc.service.api import AgentFacts, Control
+from memsvc.service.limits import CallPool, RateLimiter
+from memsvc.service.metrics import Metrics
+from memsvc.v1 import memory_service_pb2 as pb
+from memsvc.v1 import types_pb2
+
+TOKEN = "ms_test_token"
+
+
+def make_hit(number: int = 0, **changes: Any) -> Hit:
+    """A hit as the read path makes it."""
+    head = pb.Hit(
+        summary=f"summary {number}",
+        session="s1",
+        metadata=types_pb2.Metadata(
+            seq=number,
+            role="user",
+            topic="food",
+            attributes={
+                "city": types_pb2.Value(string_value="Bern"),
+                "tags": types_pb2.Value(list_value=types_pb2.StringList(values=["a", "b"])),
+            },
+        ),
+    ).SerializeToString()
+    values: dict[str, Any] = {
+        "id": f"id-{number}",
+        "row": number,
+        "head": head,
+        "score": 0.75,
+        "similarity": 0.75,
+        "keyword_score": None,
+        "importance": 0.25,
+        "importance_stored": 0.5,
+        "ts": 1_700_000_000_000,
+        "version": 1,
+        "status": Status.ACTIVE,
+        "created_at": 1_700_000_000_001,
+        "updated_at": 1_700_000_000_002,
+        "expires_at": 0,
+        "recall_count": 2,
+    }
+    return Hit(**{**values, **changes})
+
+
+@dataclass
+class FakeApi:
+    """Records what it is asked and answers from its fields; ``fail`` is raised instead."""
+
+    hits: list[Hit] = field(default_factory=lambda: [make_hit(0), make_hit(1)])
+    fail: Exception | None = None
+    during: Callable[[Control], None] | None = None
+    asked: list[Any] = field(default_factory=list)
+    callers: list[Caller] = field(default_factory=list)
+    controls: list[Control] = field(default_factory=list)
+    ready: bool = True
+    degraded: Degraded = Degraded()
+
+    def _note(self, caller: Caller, request: Any, control: Control) -> None:
+        self.asked.append(request)
+        self.callers.append(caller)
+        self.controls.append(control)
+        if self.during:
+            self.during(control)
+        if self.fail:
+            raise self.fail
+
+    def write(self, caller: Caller, request: WriteRequest, control: Control) -> WriteAnswer:
+        self._note(caller, request, control)
+        results = tuple(
+            WriteResult(f"id-{i}", Outcome.CREATED, Status.ACTIVE, 1)
+            for i in range(len(request.items))
+        )
+        return WriteAnswer(results, "pos-1")
+
+    def query(self, caller: Caller, request: QueryRequest, control: Control) -> QueryAnswer:
+        self._note(caller, request, control)
+        lists = tuple(self.hits for _ in request.vectors) if request.many else (self.hits,)
+        return QueryAnswer(lists, request.many, Mode.VECTOR, "pos-2", self.degraded)
+
+    def forget(self, caller: Caller, request: ForgetRequest, control: Control) -> ForgetAnswer:
+        self._note(caller, request, control)
+        return ForgetAnswer(2, 1, ("id-0",), False, "pos-3")
+
+    def health(self) -> HealthAnswer:
+        return HealthAnswer(
+            ready=self.ready,
+            role="standalone",
+            position="pos-9",
+            degraded=Degraded(DegradedLevel.NONE),
+            load=Load(1, 5_000, 2),
+            store=StoreFacts(10, 1, 2, 1_000, 0, 4, "", "bf16", 500, 0),
+            version="0.1.0",
+            store_id="store-1",
+        )
+
+
+@dataclass
+class FakeAdmin:
+    """Answers every administration call with something to translate."""
+
+    asked: list[tuple[Any, ...]] = field(default_factory=list)
+
+    def list_tenants(
+        self, tenant: str, page_size: int, page_token: str
+    ) -> tuple[list[AgentFacts], str]:
+        self.asked.append((tenant, page_size, page_token))
+        return [AgentFacts("acme", "bot", 3, 2, 100)], "next"
+
+    def export_tenant(
+        self, tenant: str, agent: str, vectors: bool
+    ) -> tuple[int, Iterator[dict[str, object]]]:
+        self.asked.append((tenant, agent, vectors))
+        return 2, iter([{"id": "1", "content": "köln"}, {"id": "2"}])
+
+    def erase_tenant(
+        self, caller: Caller, tenant: str, agent: str, validate_only: bool, reason: str
+    ) -> tuple[int, str]:
+        self.asked.append((caller.actor, tenant, agent, validate_only, reason))
+        return 7, "pos-7"
+
+    def set_degraded(self, level: int | None, reason: str) -> tuple[Degraded, bool]:
+        self.asked.append((level, reason))
+        return Degraded(DegradedLevel(level or 0), reason), level is not None
+
+    def inspect(
+        self, tenant: str, agent: str, verify: bool, log_tail: int, memory_id: str
+    ) -> dict[str, object]:
+        self.asked.append((tenant, agent, verify, log_tail, memory_id))
+        return {"partitions": 1}
+
+    def maintain(
+        self, seal_min_rows: int, merge_all: bool, purge: bool, wait_seconds: float
+    ) -> tuple[int, bool]:
+        self.asked.append((seal_min_rows, merge_all, purge, wait_seconds))
+        return 1, True
+
+    def reload(self) -> tuple[list[str], list[str]]:
+        return ["query.min_score"], ["server.listen"]
+
+
+@dataclass(frozen=True)
+class FakePrincipal:
+    """A token for one tenant/agent prefix."""
+
+    name: str
+    prefix: tuple[str, ...]
+    rights: frozenset[str]
+
+    def allows(
+        self,
+        right: str,
+        tenant: str | None = None,
+        agent: str | None = None,
+        session: str | None = None,
+    ) -> bool:
+        target = tuple(part for part in (tenant, agent, session) if part)
+        return right in self.rights and target[: len(self.prefix)] == self.prefix
+
+
+class FakeTokens:
+    """Tokens by their text."""
+
+    def __init__(self, **principals: FakePrincipal) -> None:
+        self.principals = principals
+
+    def authenticate(self, token: str, now_ms: int) -> FakePrincipal | None:
+        return self.principals.get(token)
+
+
+EVERYTHING = FakePrincipal(
+    "root", (), frozenset({"read", "write", "forget", "admin", "review"})
+)
+
+
+@dataclass
+class Edge:
+    """What a test holds of a running node."""
+
+    api: FakeApi
+    admin: FakeAdmin
+    gate: Gate
+    pool: CallPool
+    metrics: Metrics
+
+
+def make_edge(
+    tokens: FakeTokens | None = None,
+    *,
+    rate: float = 0.0,
+    workers: int = 4,
+    max_calls: int = 64,
+) -> Edge:
+    """A gate over fakes; without ``tokens`` everyone may call."""
+    api, admin, metrics = FakeApi(), FakeAdmin(), Metrics()
+    gate = Gate(
+        api, access=Access(tokens), limiter=RateLimiter(rate), metrics=metrics, admin=admin
+    )
+    return Edge(api, admin, gate, CallPool(workers, max_calls), metrics)
+
+
+@contextmanager
+def rpc_server(edge: Edge, **options: Any) -> Iterator[RpcServer]:
+    """A gRPC server on a free port of this machine."""
+    settings: dict[str, Any] = {"listen": "127.0.0.1:0", **options}
+    server = RpcServer(edge.gate, edge.pool, RpcOptions(**settings))
+    server.start()
+    server.set_ready(True)
+    try:
+        yield server
+    finally:
+        server.stop(1.0)
+        edge.pool.close(1.0)
+
+
+@contextmanager
+def channel(port: int, **options: Any) -> Iterator[grpc.Channel]:
+    """A connection of its own."""
+    extra = [("grpc.use_local_subchannel_pool", 1), *options.items()]
+    with grpc.insecure_channel(f"127.0.0.1:{port}", options=extra) as opened:
+        yield opened
+
+
+def vector(*numbers: float) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
+    """A float32 vector."""
+    return np.array(numbers, dtype=np.float32)
+
+
+def hold() -> tuple[Callable[[Control], None], threading.Event, threading.Event]:
+    """A ``during`` that waits: (it, set when a call is in it, set to let calls go)."""
+    inside, release = threading.Event(), threading.Event()
+
+    def wait(control: Control) -> None:
+        inside.set()
+        while not release.wait(0.005):
+            control.check()
+
+    return wait, inside, release
