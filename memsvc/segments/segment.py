@@ -1,0 +1,226 @@
+"""An opened segment, and the care of its files.
+
+Every function takes ``root``, the folder that holds all segments; a segment's files are in
+``root / meta.name``.
+
+What is checked when:
+
+====================  =======================  ==========================================
+file                  at open                  later
+====================  =======================  ==========================================
+graph                 size, xxh3-128           (a wrong bit could crash the process)
+postings, columns     size, xxh3-128
+rows, scan            size, footer, small      each block of 64 KiB when first read
+                      arrays
+any                                            ``verify``: size and xxh3-128 of everything
+====================  =======================  ==========================================
+"""
+
+from __future__ import annotations
+
+import mmap
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, NoReturn, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from memsvc.domain.manifest import FileMeta, SegmentMeta
+from memsvc.segments.arrayfile import ArrayFile
+from memsvc.segments.column_file import open_columns
+from memsvc.segments.columns import ColumnSet
+from memsvc.segments.errors import BadFile, Damage, SegmentDamaged
+from memsvc.segments.files import (
+    DAMAGED_SUFFIX,
+    check_size,
+    check_whole,
+    fsync_directory,
+    map_file,
+)
+from memsvc.segments.graph import Graph
+from memsvc.segments.guarded import GuardedMatrix
+from memsvc.segments.postings import Postings, open_postings
+from memsvc.segments.vectors import VectorRows
+
+ROWS_KIND: Final = "rows"
+SCAN_KIND: Final = "scan"
+ROWS_VERSION: Final = 1
+SCAN_VERSION: Final = 1
+
+_Opened = TypeVar("_Opened")
+
+
+class Segment:
+    """The parts of a segment that are sound; a part that is missing or damaged is None and
+    listed in ``damaged``. Safe for any number of threads. Nothing needs closing: the maps go
+    with the last reference, and a removed file lives until then."""
+
+    def __init__(self, root: Path, meta: SegmentMeta, *, verify: bool = True) -> None:
+        self.meta = meta
+        self.count = meta.count
+        self.columns: ColumnSet | None = None
+        self.postings: Postings | None = None
+        self._folder = root / meta.name
+        self._verify = verify
+        self._lock = threading.Lock()
+        self._damaged: tuple[Damage, ...] = ()
+        self._rows: dict[int, VectorRows] = {}
+        self._graphs: dict[int, Graph] = {}
+        self._row_numbers: NDArray[np.int64] | None = None
+        self._open()
+
+    @classmethod
+    def open(cls, root: Path, meta: SegmentMeta, *, verify: bool = True) -> Segment:
+        """Opens what can be opened; never raises for a damaged file. ``verify=False`` trusts
+        the files, for those that this process has just written or checked."""
+        return cls(root, meta, verify=verify)
+
+    @property
+    def damaged(self) -> tuple[Damage, ...]:
+        """Files found missing or damaged so far, at open or later."""
+        return self._damaged
+
+    @property
+    def row_numbers(self) -> NDArray[np.int64] | None:
+        """Row number of each local row, int64 (count,), ascending; from whichever file that
+        holds them is sound, None when none is."""
+        return self._row_numbers
+
+    def rows(self, generation: int) -> VectorRows | None:
+        """The vectors of a generation, None when there are none."""
+        return self._rows.get(generation)
+
+    def graph(self, generation: int) -> Graph | None:
+        """The graph of a generation, None when there is none (few rows, or damaged)."""
+        return self._graphs.get(generation)
+
+    def _open(self) -> None:
+        meta = self.meta
+        for file in meta.files:
+            if file.kind == "columns":
+                self.columns = self._part(
+                    file, self._whole, lambda data: open_columns(data, meta.name, meta.count)
+                )
+            elif file.kind == "postings":
+                self.postings = self._part(
+                    file, self._whole, lambda data: open_postings(data, meta.name, meta.count)
+                )
+        for part in (self.columns, self.postings):
+            if part is not None:
+                self._row_numbers = part.rows if isinstance(part, ColumnSet) else part.row_numbers
+                break
+        for generation in sorted({file.generation for file in meta.files} - {0}):
+            self._open_graph(generation, self._open_rows(generation))
+
+    def _open_graph(self, generation: int, expected: dict[str, Any]) -> None:
+        file = self.meta.file("graph", generation)
+        if file is not None:
+            graph = self._part(file, self._whole, lambda data: Graph(data, expected))
+            if graph is not None:
+                self._graphs[generation] = graph
+
+    def _open_rows(self, generation: int) -> dict[str, Any]:
+        """Opens rows and scan of a generation; returns what the rows file says of itself."""
+        file, scan_file = self.meta.file("rows", generation), self.meta.file("scan", generation)
+        if file is None:
+            return {}
+        expected = {"segment": self.meta.name, "generation": generation, "count": self.count}
+        opened = self._part(
+            file,
+            self._sized,
+            lambda data: _array_file(data, ROWS_KIND, ROWS_VERSION, self._verify, expected),
+        )
+        if opened is None:
+            return {}
+        matrix = self._matrix(opened, file, generation)
+        scan = scales = None
+        if scan_file is not None:
+            opened_scan = self._part(
+                scan_file,
+                self._sized,
+                lambda data: _array_file(data, SCAN_KIND, SCAN_VERSION, self._verify, expected),
+            )
+            if opened_scan is not None:
+                scan = self._matrix(opened_scan, scan_file, generation)
+                scales = opened_scan.array("scales")
+        if self._row_numbers is None:
+            self._row_numbers = opened.array("row_numbers")
+        self._rows[generation] = VectorRows(
+            matrix, scan, scales, opened.optional("local"), self.count
+        )
+        return opened.meta
+
+    def _matrix(self, opened: ArrayFile, file: FileMeta, generation: int) -> GuardedMatrix:
+        def on_bad(reason: str) -> NoReturn:
+            if file.kind == ROWS_KIND:
+                self._rows.pop(generation, None)
+            self._note(file, reason)
+            raise SegmentDamaged(self.meta.name, file, reason)
+
+        matrix = GuardedMatrix(opened, "vectors", on_bad)
+        if not self._verify:
+            matrix.trust()
+        return matrix
+
+    def _part(
+        self,
+        file: FileMeta,
+        check: Callable[[mmap.mmap, FileMeta], None],
+        opener: Callable[[mmap.mmap], _Opened],
+    ) -> _Opened | None:
+        try:
+            data = map_file(self._folder / file.name)
+            check(data, file)
+            return opener(data)
+        except BadFile as error:
+            self._note(file, str(error))
+            return None
+
+    def _whole(self, data: mmap.mmap, file: FileMeta) -> None:
+        if self._verify:
+            check_whole(data, file)
+        else:
+            check_size(data, file)
+
+    def _sized(self, data: mmap.mmap, file: FileMeta) -> None:
+        check_size(data, file)
+
+    def _note(self, file: FileMeta, reason: str) -> None:
+        with self._lock:
+            if all(damage.file != file for damage in self._damaged):
+                self._damaged = (*self._damaged, Damage(file, reason))
+
+
+def _array_file(
+    data: mmap.mmap, kind: str, version: int, verify: bool, expected: dict[str, Any]
+) -> ArrayFile:
+    file = ArrayFile(data, kind, version, check_sums=verify)
+    file.require(**expected)
+    return file
+
+
+def verify(root: Path, meta: SegmentMeta) -> list[Damage]:
+    """Reads every file of a segment whole and lists those that are missing or not as
+    written. For the scrubber, for copies that just arrived, and before a backup."""
+    found = []
+    for file in meta.files:
+        try:
+            check_whole(map_file(root / meta.name / file.name), file)
+        except BadFile as error:
+            found.append(Damage(file, str(error)))
+    return found
+
+
+def set_aside(root: Path, meta: SegmentMeta, file: FileMeta) -> Path | None:
+    """Renames a damaged file to ``NAME.damaged``, so that it is neither opened again nor
+    lost to whoever looks into it. Returns the new path, None when there was no file."""
+    path = root / meta.name / file.name
+    aside = path.with_name(path.name + DAMAGED_SUFFIX)
+    try:
+        path.replace(aside)
+    except FileNotFoundError:
+        return None
+    fsync_directory(path.parent)
+    return aside

@@ -1,0 +1,219 @@
+"""The vectors of a segment in one generation: exact scores, and exact search over any part.
+
+Rows are float32 unit vectors. Larger segments keep an 8-bit copy beside them (the *scan*
+file): a search over many rows is bound by memory, so reading a quarter of the bytes takes
+a third of the time. Its best candidates are scored again from float32, so what is returned is
+always the true cosine.
+
+Everything here speaks of *local* rows: 0 to count-1 in the order of the segment's rows,
+also when only some of them have a vector.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from memsvc.segments.errors import SegmentDamaged
+from memsvc.segments.guarded import GuardedMatrix
+from memsvc.segments.quantise import int8_dots, quantise_one
+from memsvc.segments.topk import Index, Sims, best, cosines
+
+Mask = NDArray[np.bool_]
+
+DENSE: Final = 0.4
+"""Share of matching rows in a block above which reading the whole block and dropping the
+others is cheaper than gathering (measured; see DESIGN.md)."""
+RESCORED_FACTOR: Final = 4
+RESCORED_LEAST: Final = 200
+"""An 8-bit scan keeps max(4 k, 200) candidates. Its error is about 0.0003 in cosine at
+1536-d, far below the distance between the k-th and the 4 k-th."""
+_SPAN_BYTES: Final = 4 << 20
+_SPARSE: Final = 0.02
+
+_Kernel = Callable[[NDArray[Any], NDArray[np.float32]], None]
+
+
+def nothing_to_check() -> None:
+    """For scans that are not to be interrupted."""
+
+
+class VectorRows:
+    """See the module. Safe for any number of threads.
+
+    ``rows`` float32 (vectors, dimension); ``scan`` int8 of the same shape with ``scales``
+    float32 (vectors,), or None; ``local`` int32 (vectors,) ascending: the local row of each
+    vector, None when every row has one; ``count`` rows of the segment.
+    """
+
+    def __init__(
+        self,
+        rows: GuardedMatrix,
+        scan: GuardedMatrix | None,
+        scales: NDArray[np.float32] | None,
+        local: NDArray[np.int32] | None,
+        count: int,
+    ) -> None:
+        self.dimension = rows.width
+        self.vectors = rows.count
+        self.count = count
+        self._rows = rows
+        self._scan = scan
+        self._scales = scales
+        self._local = local
+        self._vector_of: NDArray[np.int64] | None = None
+        if local is not None:
+            self._vector_of = np.full(count, -1, np.int64)
+            self._vector_of[local] = np.arange(len(local))
+
+    @property
+    def present(self) -> Mask | None:
+        """Which local rows have a vector, bool (count,); None when all have."""
+        return None if self._vector_of is None else self._vector_of >= 0
+
+    @property
+    def quantised(self) -> bool:
+        """Whether large scans read the 8-bit copy."""
+        return self._scan is not None
+
+    def score(self, local: Index, query: NDArray[np.float32]) -> Sims:
+        """Cosine of each of some local rows with a unit query: float32, shape of ``local``,
+        NaN for rows without a vector. Raises SegmentDamaged."""
+        vectors = local if self._vector_of is None else self._vector_of[local]
+        if self._vector_of is None:
+            return self._score(vectors, query)
+        sims = np.full(len(local), np.nan, np.float32)
+        has = vectors >= 0
+        sims[has] = self._score(vectors[has], query)
+        return sims
+
+    def scan(
+        self,
+        query: NDArray[np.float32],
+        match: Mask | Index | None,
+        k: int,
+        check: Callable[[], None] = nothing_to_check,
+        *,
+        full_precision: bool = False,
+    ) -> tuple[Index, Sims]:
+        """The k rows most similar to a unit query among the matching ones, best first.
+
+        ``match``: bool (count,), or ascending local rows, or None for all. ``check`` is
+        called at least every few milliseconds and may raise to stop. Returns local rows and
+        their cosines, both of shape (min(k, matching rows with a vector),). Equal cosines are
+        ordered by row. Raises SegmentDamaged.
+        """
+        vectors = self._matching(match)
+        if not full_precision:
+            vectors = self._candidates(query, vectors, k, check)
+
+        def dots(rows: NDArray[Any], out: NDArray[np.float32]) -> None:
+            np.vecdot(rows, query, out=out)
+
+        found, sims = _scan(self._rows, dots, vectors, check)
+        vectors, sims = best(sims, _all_of(found, self.vectors), k)
+        return (vectors if self._local is None else self._local[vectors].astype(np.int64)), sims
+
+    def _candidates(
+        self,
+        query: NDArray[np.float32],
+        vectors: Index | None,
+        k: int,
+        check: Callable[[], None],
+    ) -> Index | None:
+        """Those of the vectors (ascending; None = all) that the 8-bit copy takes for the best;
+        all of them when they are few or there is no copy."""
+        scan, scales = self._scan, self._scales
+        keep = max(RESCORED_FACTOR * k, RESCORED_LEAST)
+        matching = self.vectors if vectors is None else len(vectors)
+        if scan is None or scales is None or matching <= 2 * keep:
+            return vectors
+        query8, _ = quantise_one(query)
+
+        def dots(rows: NDArray[Any], out: NDArray[np.float32]) -> None:
+            int8_dots(rows, query8, out)
+
+        try:
+            found, sims = _scan(scan, dots, vectors, check)
+        except SegmentDamaged:
+            # Known to the segment by now. The float32 rows hold everything the copy did.
+            self._scan = None
+            return vectors
+        sims *= scales if found is None else scales[found]
+        kept, _ = best(sims, _all_of(found, self.vectors), keep)
+        kept.sort()
+        return kept
+
+    def _score(self, vectors: Index, query: NDArray[np.float32]) -> Sims:
+        step = self._rows.chunk_rows
+        if len(vectors) <= step:
+            return cosines(self._rows.take(vectors), query)
+        return np.concatenate(
+            [
+                cosines(self._rows.take(vectors[start : start + step]), query)
+                for start in range(0, len(vectors), step)
+            ]
+        )
+
+    def _matching(self, match: Mask | Index | None) -> Index | None:
+        """Ascending vector numbers of the matching local rows; None = all."""
+        if match is None:
+            return None
+        if match.dtype == np.bool_:
+            return np.flatnonzero(match if self._local is None else match[self._local])
+        if self._vector_of is None:
+            return match.astype(np.int64, copy=False)
+        vectors = self._vector_of[match]
+        return vectors[vectors >= 0]
+
+
+def _all_of(found: Index | None, count: int) -> Index:
+    return np.arange(count) if found is None else found
+
+
+def _scan(
+    matrix: GuardedMatrix, kernel: _Kernel, rows: Index | None, check: Callable[[], None]
+) -> tuple[Index | None, NDArray[np.float32]]:
+    """Dot products of some rows (ascending; None = all), in bounded pieces.
+
+    Where matching rows are dense the whole stretch is read in place; elsewhere they are
+    gathered. Returns the rows in the order of the products (None = all, in order).
+    """
+    step = max(64, _SPAN_BYTES // max(matrix.row_bytes, 1))
+    if rows is None:
+        out = np.empty(matrix.count, np.float32)
+        for low in range(0, matrix.count, step):
+            check()
+            high = min(low + step, matrix.count)
+            kernel(matrix.span(low, high), out[low:high])
+        return None, out
+    found: list[Index] = []
+    sims: list[NDArray[np.float32]] = []
+    sparse = rows
+    if len(rows) > _SPARSE * matrix.count:
+        edges = np.arange(0, matrix.count + step, step)
+        starts = np.searchsorted(rows, edges)
+        dense = np.diff(starts) > DENSE * step
+        products = np.empty(step, np.float32)
+        for block in np.flatnonzero(dense).tolist():
+            check()
+            low, high = int(edges[block]), min(int(edges[block + 1]), matrix.count)
+            kernel(matrix.span(low, high), products[: high - low])
+            mine = rows[starts[block] : starts[block + 1]]
+            found.append(mine)
+            sims.append(products[mine - low])
+        if found:
+            sparse = rows[np.repeat(~dense, np.diff(starts))]
+    for start in range(0, len(sparse), matrix.chunk_rows):
+        check()
+        piece = sparse[start : start + matrix.chunk_rows]
+        products = np.empty(len(piece), np.float32)
+        kernel(matrix.take(piece), products)
+        found.append(piece)
+        sims.append(products)
+    if not found:
+        return rows, np.empty(0, np.float32)
+    return np.concatenate(found), np.concatenate(sims)
