@@ -8,6 +8,7 @@ the tests.
 from __future__ import annotations
 
 import math
+import operator
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -130,10 +131,10 @@ def test_value(test: Test, value: FilterValue | None) -> bool:
     if isinstance(test, In):
         return any(_equals(value, wanted) for wanted in test.values)
     for bound, passes in (
-        (test.gt, lambda v, b: v > b),
-        (test.gte, lambda v, b: v >= b),
-        (test.lt, lambda v, b: v < b),
-        (test.lte, lambda v, b: v <= b),
+        (test.gt, operator.gt),
+        (test.gte, operator.ge),
+        (test.lt, operator.lt),
+        (test.lte, operator.le),
     ):
         if bound is not None and not (_comparable(value, bound) and passes(value, bound)):
             return False
@@ -236,7 +237,7 @@ def _condition(node: Condition, path: str, found: list[Violation]) -> Condition:
         kinds = (int, float)
         expected = "UTC milliseconds as a number" if field == "ts" else "a number"
     else:
-        known = sorted({"status", *TEXT_FIELDS, *NUMBER_FIELDS}) + ["attributes.NAME"]
+        known = [*sorted({"status", *TEXT_FIELDS, *NUMBER_FIELDS}), "attributes.NAME"]
         found.append(Violation(where[:200], f"unknown field; known are {', '.join(known)}"))
         return node
     if isinstance(test, Exists):

@@ -35,7 +35,7 @@ class SegmentMeta:
     files: tuple[FileMeta, ...]
 
     @property
-    def bytes(self) -> int:
+    def size(self) -> int:
         """Bytes of all its files."""
         return sum(f.bytes for f in self.files)
 

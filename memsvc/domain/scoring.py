@@ -34,9 +34,7 @@ def estimate_tokens(text: str) -> int:
     return len(text) - narrow + (narrow + 3) // 4
 
 
-def rank_score(
-    options: RankOptions, similarity: float, importance: float, age_ms: int
-) -> float:
+def rank_score(options: RankOptions, similarity: float, importance: float, age_ms: int) -> float:
     """The weighted sum of S43; importance is the effective one, age counts from ts."""
     return (
         options.similarity_weight * similarity

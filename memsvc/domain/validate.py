@@ -34,9 +34,7 @@ CLEARABLE = frozenset({"seq", *LABELS})
 SETTABLE_STATUSES = frozenset(
     {Status.ACTIVE, Status.REVIEW, Status.ARCHIVED, Status.SUPERSEDED, Status.REJECTED}
 )
-INITIAL_STATUSES = frozenset(
-    {Status.UNSPECIFIED, Status.ACTIVE, Status.REVIEW, Status.ARCHIVED}
-)
+INITIAL_STATUSES = frozenset({Status.UNSPECIFIED, Status.ACTIVE, Status.REVIEW, Status.ARCHIVED})
 _INT64 = 1 << 63
 
 
@@ -113,17 +111,20 @@ class Checker:
 
 
 def _reason(found: Iterable[Violation]) -> str | None:
-    return "DIMENSION_MISMATCH" if any("expected" in v.description and v.description.startswith(
-        "dimension ") for v in found) else None
+    return (
+        "DIMENSION_MISMATCH"
+        if any(
+            "expected" in v.description and v.description.startswith("dimension ") for v in found
+        )
+        else None
+    )
 
 
 def check_namespace(namespace: Namespace, checker: Checker) -> None:
     """tenant and agent given, no separators, no control characters, within bounds."""
     checker.name("namespace.tenant", namespace.tenant, limits.MAX_NAME_BYTES, required=True)
     checker.name("namespace.agent", namespace.agent, limits.MAX_NAME_BYTES, required=True)
-    checker.name(
-        "namespace.session", namespace.session, limits.MAX_SESSION_BYTES, required=False
-    )
+    checker.name("namespace.session", namespace.session, limits.MAX_SESSION_BYTES, required=False)
 
 
 def check_write(request: WriteRequest, dimension: int) -> None:
@@ -283,8 +284,11 @@ def _check_rank(checker: Checker, rank: RankOptions) -> None:
 def _mode(checker: Checker, request: QueryRequest, has_words: bool) -> Mode:
     mode, vectors = request.mode, bool(request.vectors)
     if request.ids:
-        for field, given in (("vector", vectors), ("text", bool(request.text)),
-                             ("page_token", bool(request.page_token))):
+        for field, given in (
+            ("vector", vectors),
+            ("text", bool(request.text)),
+            ("page_token", bool(request.page_token)),
+        ):
             if given:
                 checker.add(field, "cannot be combined with ids")
         if mode not in (Mode.AUTO, Mode.BROWSE):
@@ -293,8 +297,9 @@ def _mode(checker: Checker, request: QueryRequest, has_words: bool) -> Mode:
     if request.many and not vectors:
         checker.add("vectors", "must not be empty")
     if request.text and not has_words and not vectors and request.filters is None:
-        checker.add("text", "has no letter or digit to search for; give words, a vector, ids "
-                            "or filters")
+        checker.add(
+            "text", "has no letter or digit to search for; give words, a vector, ids or filters"
+        )
     if mode in (Mode.VECTOR, Mode.HYBRID) and not vectors:
         checker.add("vector", f"mode {mode.name} needs a vector")
     if mode in (Mode.KEYWORD, Mode.HYBRID) and not has_words:

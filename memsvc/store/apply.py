@@ -21,8 +21,6 @@ from memsvc.store import codec, keys
 from memsvc.store.env import Env
 from memsvc.store.keys import Partition, Text
 
-_NO_STATE_ACTIONS = frozenset({Action.NONE, Action.GENERATION})
-
 
 class Applier:
     """Applies entries inside one write transaction and keeps its counters."""
@@ -37,7 +35,7 @@ class Applier:
         self.epoch = self._meta(b"epoch")
         self.digest = txn.get(b"digest", bytes(16), db=self._t["meta"])
         self.memories = self._meta(b"memories")
-        self.bytes = self._meta(b"bytes")
+        self.size = self._meta(b"bytes")
         self.dirty_since = self._meta(b"dirty_since")
         self._touched = False
 
@@ -131,14 +129,33 @@ class Applier:
                 flags |= FLAG_ERASED
             else:
                 size = keys.accounted_bytes(payload.head, payload.content, payload.vectors)
-                texts.append((key, keys.pack_text(Text(payload.head, payload.content,
-                                                       payload.dedup_key, payload.salt))))
+                texts.append(
+                    (
+                        key,
+                        keys.pack_text(
+                            Text(payload.head, payload.content, payload.dedup_key, payload.salt)
+                        ),
+                    )
+                )
                 for generation, data in payload.vectors.items():
                     vectors.setdefault(generation, []).append(
                         (keys.VECTOR.pack(generation, number, e.row), data)
                     )
-            state = State(e.id, e.version, e.status_after, flags, 0, entry.time, entry.time,
-                          e.ts, e.expires_at, e.recalled_at, e.importance, e.recall_count, size)
+            state = State(
+                e.id,
+                e.version,
+                e.status_after,
+                flags,
+                0,
+                entry.time,
+                entry.time,
+                e.ts,
+                e.expires_at,
+                e.recalled_at,
+                e.importance,
+                e.recall_count,
+                size,
+            )
             states.append((key, state.pack()))
             ids.append((e.id, key))
             if e.dedup_hash:
@@ -148,8 +165,13 @@ class Applier:
             size_sum += size
             if e.status_after is Status.ACTIVE:
                 partition.active += 1
-        for table, items in (("states", states), ("texts", texts), ("ids", ids),
-                             ("dedup", dedup), ("expiry", expiry)):
+        for table, items in (
+            ("states", states),
+            ("texts", texts),
+            ("ids", ids),
+            ("dedup", dedup),
+            ("expiry", expiry),
+        ):
             self._many(table, items)
         for items in vectors.values():
             self._many("vectors", items)
@@ -157,9 +179,9 @@ class Applier:
 
     def _count(self, partition: Partition, memories: int, size: int) -> None:
         partition.memories += memories
-        partition.bytes += size
+        partition.size += size
         self.memories += memories
-        self.bytes += size
+        self.size += size
         tenant = self._tenant(partition.tenant)
         tenant[0] += memories
         tenant[1] += size
@@ -180,8 +202,9 @@ class Applier:
         size = old.size
         if e.action is Action.VECTOR and e.payload is not None:
             data = e.payload.vectors[e.generation]
-            self.txn.put(keys.VECTOR.pack(e.generation, partition.number, e.row), data,
-                         db=self._t["vectors"])
+            self.txn.put(
+                keys.VECTOR.pack(e.generation, partition.number, e.row), data, db=self._t["vectors"]
+            )
             grown = keys.accounted_bytes(b"", "", {0: data}) - keys.ENTRY_OVERHEAD_BYTES
             size += grown
             self._count(partition, 0, grown)
@@ -194,21 +217,38 @@ class Applier:
     ) -> None:
         """The state after an effect, and what hangs on it: expiry index and counts."""
         updated = e.action in (Action.UPDATE, Action.VECTOR, Action.EXPIRE)
-        state = State(e.id, e.version, e.status_after, old.flags | FLAG_CURRENT, 0,
-                      old.created_at, entry.time if updated else old.updated_at, e.ts,
-                      e.expires_at, e.recalled_at, e.importance, e.recall_count, size)
+        state = State(
+            e.id,
+            e.version,
+            e.status_after,
+            old.flags | FLAG_CURRENT,
+            0,
+            old.created_at,
+            entry.time if updated else old.updated_at,
+            e.ts,
+            e.expires_at,
+            e.recalled_at,
+            e.importance,
+            e.recall_count,
+            size,
+        )
         self.txn.put(keys.row_key(partition.number, row), state.pack(), db=self._t["states"])
         if old.expires_at != e.expires_at or e.replaces_row:
             if old.expires_at:
                 self._unindex_expiry(partition, e.replaces_row or row, old.expires_at)
             if e.expires_at:
-                self.txn.put(keys.TIMED_ROW.pack(e.expires_at, partition.number, row), b"",
-                             db=self._t["expiry"])
+                self.txn.put(
+                    keys.TIMED_ROW.pack(e.expires_at, partition.number, row),
+                    b"",
+                    db=self._t["expiry"],
+                )
         if e.action is Action.EXPIRE:
             self._unindex_expiry(partition, row, e.expires_at)
-            self.txn.put(keys.TIMED_ROW.pack(entry.time, partition.number, row), b"",
-                         db=self._t["expired"])
-        partition.active += (e.status_after is Status.ACTIVE) - (old.status == Status.ACTIVE)
+            self.txn.put(
+                keys.TIMED_ROW.pack(entry.time, partition.number, row), b"", db=self._t["expired"]
+            )
+        partition.active += int(e.status_after is Status.ACTIVE)
+        partition.active -= int(old.status == Status.ACTIVE)
 
     def _unindex_expiry(self, partition: Partition, row: int, expires_at: int) -> None:
         self.txn.delete(
@@ -228,16 +268,21 @@ class Applier:
             text = Text(p.head, p.content, p.dedup_key, p.salt)
             self.txn.put(keys.row_key(number, e.row), keys.pack_text(text), db=self._t["texts"])
             for generation, data in p.vectors.items():
-                self.txn.put(keys.VECTOR.pack(generation, number, e.row), data,
-                             db=self._t["vectors"])
+                self.txn.put(
+                    keys.VECTOR.pack(generation, number, e.row), data, db=self._t["vectors"]
+                )
         self._store_state(entry, partition, e, e.row, old, size)
         gone = old._replace(flags=old.flags & ~FLAG_CURRENT)
         self.txn.put(keys.row_key(number, e.replaces_row), gone.pack(), db=self._t["states"])
         self.txn.put(e.id, keys.LOCATION.pack(number, e.row), db=self._t["ids"])
-        self.txn.put(e.id + old.version.to_bytes(4, "big"), keys.U64.pack(e.replaces_row),
-                     db=self._t["versions"])
-        self.txn.put(keys.TIMED_ROW.pack(entry.time, number, e.replaces_row), b"",
-                     db=self._t["replaced"])
+        self.txn.put(
+            e.id + old.version.to_bytes(4, "big"),
+            keys.U64.pack(e.replaces_row),
+            db=self._t["versions"],
+        )
+        self.txn.put(
+            keys.TIMED_ROW.pack(entry.time, number, e.replaces_row), b"", db=self._t["replaced"]
+        )
         self._count(partition, 0, size)
         return [e.replaces_row]
 
@@ -254,10 +299,23 @@ class Applier:
         freed = self._erase_payload(entry, partition, e.row, old)
         if old.expires_at:
             self._unindex_expiry(partition, e.row, old.expires_at)
-        state = State(e.id, e.version, e.status_after, FLAG_CURRENT | FLAG_ERASED, 0,
-                      old.created_at, entry.time, 0, 0, 0, 0.0, 0, 0)
+        state = State(
+            e.id,
+            e.version,
+            e.status_after,
+            FLAG_CURRENT | FLAG_ERASED,
+            0,
+            old.created_at,
+            entry.time,
+            0,
+            0,
+            0,
+            0.0,
+            0,
+            0,
+        )
         self.txn.put(keys.row_key(number, e.row), state.pack(), db=self._t["states"])
-        partition.active -= old.status == Status.ACTIVE
+        partition.active -= int(old.status == Status.ACTIVE)
         self._count(partition, -1, -freed)
         return changed
 
@@ -266,9 +324,7 @@ class Applier:
         memory (which then reads as expired without text)."""
         old = self._state(partition.number, e.row)
         if not old.current:
-            self._drop_old_version(
-                entry, partition, e.id + old.version.to_bytes(4, "big"), e.row
-            )
+            self._drop_old_version(entry, partition, e.id + old.version.to_bytes(4, "big"), e.row)
             return []
         for key, row_bytes in self._versions(e.id):
             self._drop_old_version(entry, partition, key, keys.U64.unpack(row_bytes)[0])
@@ -310,9 +366,11 @@ class Applier:
         for generation in numbers:
             self.txn.delete(keys.VECTOR.pack(generation, number, row), db=self._t["vectors"])
         if row < partition.sealed_row:
-            self.txn.put(keys.row_key(number, row),
-                         keys.TENANT_VALUE.pack(entry.position, entry.time),
-                         db=self._t["erasures"])
+            self.txn.put(
+                keys.row_key(number, row),
+                keys.TENANT_VALUE.pack(entry.position, entry.time),
+                db=self._t["erasures"],
+            )
         self.dirty_since = self.dirty_since or entry.time
         return old.size
 
@@ -360,17 +418,27 @@ class Applier:
         """Writes the counters; call before the transaction commits."""
         if not self._touched:
             return
-        self._many("partitions", [(p.number.to_bytes(4, "big"), p.pack())
-                                  for p in self._partitions.values()])
-        self._many("tenants", [(name.encode(), keys.TENANT_VALUE.pack(*counts))
-                               for name, counts in self._tenants.items()])
+        self._many(
+            "partitions",
+            [(p.number.to_bytes(4, "big"), p.pack()) for p in self._partitions.values()],
+        )
+        self._many(
+            "tenants",
+            [
+                (name.encode(), keys.TENANT_VALUE.pack(*counts))
+                for name, counts in self._tenants.items()
+            ],
+        )
         pack = keys.U64.pack
-        self._many("meta", [
-            (b"position", pack(self.position)),
-            (b"time", pack(self.time)),
-            (b"epoch", pack(self.epoch)),
-            (b"digest", self.digest),
-            (b"memories", pack(self.memories)),
-            (b"bytes", pack(self.bytes)),
-            (b"dirty_since", pack(self.dirty_since)),
-        ])
+        self._many(
+            "meta",
+            [
+                (b"position", pack(self.position)),
+                (b"time", pack(self.time)),
+                (b"epoch", pack(self.epoch)),
+                (b"digest", self.digest),
+                (b"memories", pack(self.memories)),
+                (b"bytes", pack(self.size)),
+                (b"dirty_since", pack(self.dirty_since)),
+            ],
+        )

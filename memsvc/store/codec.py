@@ -21,7 +21,7 @@ def encode(entry: Entry) -> bytes:
         tenant=entry.tenant,
         agent=entry.agent,
         actor=entry.actor,
-        action=int(entry.action),  # type: ignore[arg-type]
+        action=pb.Action.Name(entry.action),
         reason=entry.reason,
         operation_id=entry.operation_id,
     )
@@ -29,11 +29,11 @@ def encode(entry: Entry) -> bytes:
     for e in entry.effects:
         add(
             id=e.id,
-            action=int(e.action),  # type: ignore[arg-type]
+            action=int(e.action),
             row=e.row,
             version=e.version,
-            status_before=int(e.status_before),  # type: ignore[arg-type]
-            status_after=int(e.status_after),  # type: ignore[arg-type]
+            status_before=int(e.status_before),
+            status_after=int(e.status_after),
             payload_hash=e.payload_hash,
             dedup_hash=e.dedup_hash,
             ts=e.ts,

@@ -62,8 +62,8 @@ class Partition:
     ``next_row`` is the number the next row gets (from 1); ``position`` the last log
     position that concerned it; ``manifest`` counts changes of its segments; rows below
     ``sealed_row`` are in segments; changes up to position ``pruned`` are no longer kept;
-    ``memories`` counts those not forgotten, ``active`` those with status ACTIVE, ``bytes``
-    what they are accounted.
+    ``memories`` counts those not forgotten, ``active`` those with status ACTIVE, ``size`` the
+    bytes they are accounted.
     """
 
     number: int
@@ -76,7 +76,7 @@ class Partition:
     pruned: int = 0
     memories: int = 0
     active: int = 0
-    bytes: int = 0
+    size: int = 0
 
     def pack(self) -> bytes:
         """The stored form: eight counters, then the names."""
@@ -90,7 +90,7 @@ class Partition:
                 self.pruned,
                 self.memories,
                 self.active,
-                self.bytes,
+                self.size,
             )
             + name
         )
@@ -184,7 +184,7 @@ def payload_hash(salt: bytes, head: bytes, content: str, vectors: dict[int, byte
 def accounted_bytes(head: bytes, content: str, vectors: dict[int, bytes]) -> int:
     """What a memory counts against max_bytes and quotas: its bytes, vectors rounded up to
     LMDB pages (a 6 KB value occupies 8 KB), and a fixed overhead."""
-    pages = sum(-(-(len(v) + 16) // 4096) * 4096 if len(v) > 1_900 else len(v) for v in
-                vectors.values())
+    pages = sum(
+        -(-(len(v) + 16) // 4096) * 4096 if len(v) > 1_900 else len(v) for v in vectors.values()
+    )
     return len(head) + len(content.encode()) + pages + ENTRY_OVERHEAD_BYTES
-

@@ -16,7 +16,6 @@ from memsvc.store import codec, keys
 from memsvc.store.env import Env
 from memsvc.store.keys import Partition, Text
 
-
 T = TypeVar("T")
 
 
@@ -68,7 +67,7 @@ class Snapshot:
         return self._meta_int(b"memories")
 
     @property
-    def bytes(self) -> int:
+    def accounted_bytes(self) -> int:
         """Accounted bytes."""
         return self._meta_int(b"bytes")
 
@@ -153,14 +152,17 @@ class Snapshot:
         data = self._txn.get(keys.row_key(partition, row), db=self._t["states"])
         return None if data is None else unpack_state(data)
 
-    def states(self, partition: int, rows: Iterable[int]) -> list[State | None]:
-        """States of some rows, in order; None where there is none."""
-        get, table = self._txn.get, self._t["states"]
-        pack = keys.ROW.pack
-        return [
-            None if data is None else unpack_state(data)
-            for data in (get(pack(partition, row), db=table) for row in rows)
-        ]
+    def packed_states(self, partition: int, rows: Iterable[int]) -> list[bytes | None]:
+        """States of some rows as stored, in order; None where there is none."""
+        get, table, pack = self._txn.get, self._t["states"], keys.ROW.pack
+        return [get(pack(partition, row), db=table) for row in rows]
+
+    def raw_states(self, partition: int, rows: Iterable[int]) -> np.ndarray:
+        """States of some rows as STATE_DTYPE, in order; a missing one reads as all zero."""
+        get, table, pack = self._txn.get, self._t["states"], keys.ROW.pack
+        missing = bytes(STATE_DTYPE.itemsize)
+        packed = b"".join(get(pack(partition, row), missing, db=table) for row in rows)
+        return np.frombuffer(packed, STATE_DTYPE)
 
     def state_range(self, partition: int, lo: int, hi: int) -> tuple[np.ndarray, np.ndarray]:
         """Rows of [lo, hi) that exist: numbers (int64, n) and states (STATE_DTYPE, n)."""
@@ -220,9 +222,7 @@ class Snapshot:
         self, partition: int, lo: int, hi: int, generations: Iterable[int]
     ) -> Iterator[RowRecord]:
         """Current rows of [lo, hi) that still have their payload, in order."""
-        readers = {
-            g: _Peekable(self.vector_range(g, partition, lo, hi)) for g in generations
-        }
+        readers = {g: _Peekable(self.vector_range(g, partition, lo, hi)) for g in generations}
         texts = _Peekable(self.text_range(partition, lo, hi))
         for row, value in self._range("states", keys.row_key(partition, lo), partition, hi):
             state = unpack_state(value)

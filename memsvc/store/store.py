@@ -32,7 +32,8 @@ class Store:
                 stack.enter_context(directory_lock(data_dir))
                 self._recover_swap()
             self.env = Env(self.path, readonly=readonly)
-            stack.callback(lambda: self.env.close())
+            # A lambda: the environment may have been replaced by then.
+            stack.callback(lambda: self.env.close())  # noqa: PLW0108
             if not readonly:
                 self._initialise((new_id or (lambda: os.urandom(16)))())
             with self.read() as snapshot:

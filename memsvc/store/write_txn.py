@@ -40,9 +40,9 @@ class WriteTxn(Snapshot):
         return self._applier.position
 
     @property
-    def bytes(self) -> int:
+    def accounted_bytes(self) -> int:
         """Accounted bytes after the entries of this transaction."""
-        return self._applier.bytes
+        return self._applier.size
 
     @property
     def memories(self) -> int:
@@ -74,9 +74,7 @@ class WriteTxn(Snapshot):
             self._txn.delete(key[8:], db=self._t["requests"])
             self._txn.delete(key, db=self._t["request_times"])
 
-    def swap_segments(
-        self, partition: int, remove: Iterable[str], add: SegmentMeta | None
-    ) -> bool:
+    def swap_segments(self, partition: int, remove: Iterable[str], add: SegmentMeta | None) -> bool:
         """Makes a new segment answer in place of others, in one step.
 
         Returns False, and changes nothing, when one of ``remove`` is no longer there.

@@ -110,8 +110,9 @@ class Writer:
         request = _Request(decide, items, deadline, frees)
         with self._wake:
             if self._stopping:
-                raise Unavailable("the node is shutting down", reason="SHUTTING_DOWN",
-                                  retry_after_ms=1_000)
+                raise Unavailable(
+                    "the node is shutting down", reason="SHUTTING_DOWN", retry_after_ms=1_000
+                )
             if not internal and self._queued + items > self._queue_max:
                 raise ResourceExhausted(
                     "too many writes are waiting",
@@ -219,9 +220,7 @@ class Writer:
         self._committed(group, position, started)
         self._answer(group, outcomes)
 
-    def _transact(
-        self, group: list[_Request[Any]]
-    ) -> tuple[float, list[tuple[bool, Any]], int]:
+    def _transact(self, group: list[_Request[Any]]) -> tuple[float, list[tuple[bool, Any]], int]:
         with self._store.write(self._clock()) as txn:
             outcomes = [self._decide(request, txn) for request in group]
             position = txn.position

@@ -1,0 +1,1 @@
+"""Reading: views of partitions, and the search over them. See DESIGN.md."""

@@ -1,0 +1,66 @@
+"""Browsing by time: newest first, page by page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from memsvc.domain.types import Hit, QueryRequest
+from memsvc.service.positions import format_page, parse_id, parse_page
+from memsvc.service.search.hydrate import Candidates, Hydration, hydrate
+from memsvc.service.search.parts import Part
+from memsvc.service.search.scope import Reader, Scope
+from memsvc.store.snapshot import Snapshot
+
+
+def browse(
+    parts: Sequence[Part],
+    scopes: Sequence[Scope],
+    reader: Reader,
+    snapshot: Snapshot,
+    how: Hydration,
+    request: QueryRequest,
+    top_k: int,
+    check: Callable[[], None],
+) -> tuple[list[Hit], str]:
+    """One page, and the token of the next ("" at the end).
+
+    The order is by time, newest first, then by row; the token names the last memory of the
+    page, so memories written meanwhile do not shift the pages that follow.
+    """
+    rows = np.concatenate([p.rows[s.mask] for p, s in zip(parts, scopes, strict=True)] or [np.empty(0, np.int64)])
+    times = np.concatenate(
+        [p.mutable.ts[s.mask] for p, s in zip(parts, scopes, strict=True)] or [np.empty(0, np.int64)]
+    )
+    rows, times = rows.astype(np.int64), times.astype(np.int64)
+    identity = repr(
+        (request.namespace.tenant, request.namespace.agent, request.filters, request.as_of)
+    ).encode()
+    if request.page_token:
+        last_time, last_id = parse_page(request.page_token, identity)
+        place = snapshot.locate(last_id)
+        last_row = place[1] if place is not None and place[0] == how.partition else 0
+        older = (times < last_time) | ((times == last_time) & (rows < last_row))
+        rows, times = rows[older], times[older]
+    check()
+    judge = not all(scope.exact for scope in scopes)
+    wanted = top_k + 1
+    if not judge and len(rows) > 4 * wanted:
+        # Only the newest need sorting; equal times at the edge all come along.
+        edge = np.partition(times, len(times) - wanted)[len(times) - wanted]
+        newest = times >= edge
+        rows, times = rows[newest], times[newest]
+    order = np.lexsort((-rows, -times))
+    rows = rows[order]
+    nothing = np.full(len(rows), np.nan, np.float32)
+    zeros = np.zeros(len(rows), np.float32)
+    hits = hydrate(
+        Candidates(rows, zeros, nothing, nothing), snapshot, reader, how, wanted, judge=judge
+    )
+    if len(hits) <= top_k:
+        return hits, ""
+    last = hits[top_k - 1]
+    id_bytes = parse_id(last.id)
+    assert id_bytes is not None
+    return hits[:top_k], format_page(identity, last.ts, id_bytes)

@@ -1,0 +1,111 @@
+"""Vectors that are not in a segment file: those of the tail, and late ones of sealed rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from memsvc.segments.topk import cosines
+
+Index = NDArray[np.int64]
+_FIRST_CHUNK: Final = 16
+_CHUNK: Final = 1_024
+"""Fixed chunks scan a little slower than one matrix but never stall to be copied."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extra:
+    """A snapshot of the vectors: unit float32 rows in ``chunks``, of which ``count`` are
+    visible; ``local`` int64 (count,) is the row of each within its part."""
+
+    chunks: tuple[NDArray[np.float32], ...]
+    local: Index
+    count: int
+
+    def score_all(self, query: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Cosines of all vectors with a unit query, float32 (count,)."""
+        found = []
+        left = self.count
+        for chunk in self.chunks:
+            if left <= 0:
+                break
+            found.append(cosines(chunk[: min(left, len(chunk))], query))
+            left -= len(chunk)
+        return np.concatenate(found) if found else np.empty(0, np.float32)
+
+    def score(self, local: Index, query: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Cosine of each of some rows of the part; NaN for those without a vector here."""
+        out = np.full(len(local), np.nan, np.float32)
+        if not self.count:
+            return out
+        # Later vectors win, but a row never has two (its vector would be a new row).
+        order = np.argsort(self.local, kind="stable")
+        at = np.searchsorted(self.local, local, sorter=order)
+        at = np.minimum(at, self.count - 1)
+        places = order[at]
+        has = self.local[places] == local
+        if has.any():
+            out[has] = cosines(self.take(places[has]), query)
+        return out
+
+    def take(self, places: Index) -> NDArray[np.float32]:
+        """Vectors by their number, gathered."""
+        rows = np.empty((len(places), self.chunks[0].shape[1]), np.float32)
+        start = 0
+        for chunk in self.chunks:
+            inside = (places >= start) & (places < start + len(chunk))
+            rows[inside] = chunk[places[inside] - start]
+            start += len(chunk)
+        return rows
+
+
+NONE: Final = Extra((), np.empty(0, np.int64), 0)
+
+
+class ExtraBuilder:
+    """Collects vectors; what a snapshot has seen is never moved or overwritten."""
+
+    def __init__(self, dimension: int) -> None:
+        self._dimension = dimension
+        self._chunks: list[NDArray[np.float32]] = []
+        self._used = 0
+        self._capacity = 0
+        self._local = np.empty(0, np.int64)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory taken by vectors, in bytes."""
+        return self._used * self._dimension * 4
+
+    def add(self, vectors: Iterable[tuple[int, bytes]]) -> None:
+        """Appends (local row, raw float32 bytes); each is scaled to length 1 in float64."""
+        pairs = list(vectors)
+        if not pairs:
+            return
+        raw = np.frombuffer(b"".join(data for _, data in pairs), np.float32)
+        wide = raw.reshape(len(pairs), self._dimension).astype(np.float64)
+        unit = (wide / np.sqrt(np.vecdot(wide, wide))[:, None]).astype(np.float32)
+        done = 0
+        while done < len(unit):
+            if self._used == self._capacity:
+                rows = min(_CHUNK, max(_FIRST_CHUNK, self._capacity, len(unit) - done))
+                self._chunks.append(np.empty((rows, self._dimension), np.float32))
+                self._capacity += rows
+            chunk = self._chunks[-1]
+            start = len(chunk) - (self._capacity - self._used)
+            n = min(len(unit) - done, len(chunk) - start)
+            chunk[start : start + n] = unit[done : done + n]
+            self._used += n
+            done += n
+        rows_added = np.fromiter((local for local, _ in pairs), np.int64, len(pairs))
+        self._local = np.concatenate((self._local, rows_added))
+
+    def snapshot(self) -> Extra:
+        """What is there now."""
+        if not self._used:
+            return NONE
+        return Extra(tuple(self._chunks), self._local, self._used)

@@ -1,0 +1,234 @@
+"""The parts of a partition at one position: sealed segments, and the tail of recent rows.
+
+A part is what the executor searches: row numbers, changing columns, and, where they exist,
+a graph, exact vectors, words and fixed columns. Local rows are 0 to n-1 within a part.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from memsvc.domain.records import State
+from memsvc.domain.types import Status
+from memsvc.segments.columns import ColumnBuilder, ColumnSet
+from memsvc.segments.graph import Graph
+from memsvc.segments.segment import Segment
+from memsvc.segments.vectors import VectorRows
+from memsvc.service.search.extra import NONE, Extra, ExtraBuilder
+from memsvc.service.search.mutable import EMPTY, Mutable
+from memsvc.store import heads, keys
+from memsvc.store.snapshot import Snapshot
+from memsvc.text.index import TailIndex
+from memsvc.text.tokenize import terms
+
+Index = NDArray[np.int64]
+
+
+class TailFacets:
+    """Words and fixed columns of the tail, read from the records when first asked for.
+
+    Append-only, so parts of older positions see their own rows only. One thread fills at a
+    time.
+    """
+
+    def __init__(self, partition: int, attributes: tuple[str, ...], start: int) -> None:
+        self._partition = partition
+        self._start = start
+        self._lock = threading.Lock()
+        self._index = TailIndex()
+        self._columns = ColumnBuilder(attributes)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory taken, in bytes, approximately."""
+        return self._index.nbytes + len(self._columns) * 192
+
+    def index(self, rows: Index, snapshot: Snapshot) -> TailIndex:
+        """The words of (at least) these rows; local numbers are places in ``rows``."""
+        with self._lock:
+            missing = rows[len(self._index) :]
+            for data in snapshot.raw_texts(self._partition, missing.tolist()):
+                if data is None:
+                    self._index.append(())
+                    continue
+                text = keys.unpack_text(data)
+                summary = heads.parse_head(text.head).summary
+                self._index.append(terms(heads.keyword_text(summary, text.content)))
+        return self._index
+
+    def columns(self, rows: Index, snapshot: Snapshot) -> ColumnSet:
+        """The fixed columns of these rows."""
+        with self._lock:
+            missing = rows[len(self._columns) :]
+            wanted = missing.tolist()
+            for row, data in zip(wanted, snapshot.raw_texts(self._partition, wanted), strict=True):
+                head = b"" if data is None else keys.text_head(data)
+                # The changing fields are not asked of these columns.
+                self._columns.append(row, _NO_STATE, head)
+            return self._columns.snapshot(len(rows))
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A segment (``segment`` set) or the tail (``facets`` set) at one position.
+
+    ``rows`` int64 (n,) ascending row numbers; ``extra`` vectors outside segment files by
+    generation.
+    """
+
+    name: str
+    rows: Index
+    mutable: Mutable
+    extra: dict[int, Extra] = field(default_factory=dict)
+    segment: Segment | None = None
+    facets: TailFacets | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def vectors(self, generation: int) -> VectorRows | None:
+        """Exact vectors from segment files."""
+        return None if self.segment is None else self.segment.rows(generation)
+
+    def graph(self, generation: int) -> Graph | None:
+        """The graph over them."""
+        return None if self.segment is None else self.segment.graph(generation)
+
+    def outside(self, generation: int) -> Extra:
+        """Vectors that are in no segment file."""
+        return self.extra.get(generation, NONE)
+
+    def columns(self, snapshot: Snapshot) -> ColumnSet | None:
+        """Fixed columns, None when their file is unusable."""
+        if self.segment is not None:
+            return self.segment.columns
+        assert self.facets is not None
+        return self.facets.columns(self.rows, snapshot)
+
+    def lengths(self, snapshot: Snapshot) -> NDArray[np.int32] | None:
+        """Number of terms of each row; None when the words are unusable."""
+        if self.segment is not None:
+            postings = self.segment.postings
+            return None if postings is None else postings.lengths
+        assert self.facets is not None
+        return self.facets.index(self.rows, snapshot).lengths(len(self.rows))
+
+    def lookup(self, term: str) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Local rows with a term and its frequencies; call ``lengths`` before."""
+        if self.segment is not None:
+            assert self.segment.postings is not None
+            return self.segment.postings.lookup(term)
+        assert self.facets is not None
+        return self.facets.index(self.rows[:0], _NO_SNAPSHOT).postings(term, len(self.rows))
+
+    def scores_of(
+        self, generation: int, local: Index, query: NDArray[np.float32]
+    ) -> NDArray[np.float32]:
+        """Cosines of some rows with a unit query, wherever their vectors are; NaN for rows
+        without one."""
+        vectors = self.vectors(generation)
+        outside = self.outside(generation)
+        if vectors is None:
+            return outside.score(local, query)
+        sims = vectors.score(local, query)
+        if outside.count:
+            late = outside.score(local, query)
+            sims = np.where(np.isnan(sims), late, sims)
+        return sims
+
+
+_NO_STATE = State(bytes(16), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0.0, 0, 0)
+# TailFacets.index with no rows reads nothing.
+_NO_SNAPSHOT: Any = None
+
+
+def changed_rows(part: Part, rows: Iterable[int], snapshot: Snapshot, partition: int) -> Part:
+    """The part with the states of some row numbers read again; others are passed over."""
+    wanted = np.unique(np.fromiter(rows, np.int64))
+    at = np.searchsorted(part.rows, wanted)
+    at = np.minimum(at, max(len(part.rows) - 1, 0))
+    inside = part.rows[at] == wanted if len(part.rows) else np.zeros(len(wanted), np.bool_)
+    local = at[inside]
+    if not len(local):
+        return part
+    packed = snapshot.raw_states(partition, part.rows[local].tolist())
+    return replace(part, mutable=part.mutable.updated(local, packed))
+
+
+def dead_share(part: Part) -> float:
+    """Share of rows that no reader can see any more (not current, erased, forgotten)."""
+    if not len(part):
+        return 0.0
+    status = part.mutable.status
+    gone = (status == 0) | (status == Status.FORGOTTEN)
+    return float(np.count_nonzero(gone)) / len(part)
+
+
+@dataclass(slots=True)
+class TailBuilder:
+    """Grows the tail of a partition as its position advances."""
+
+    partition: int
+    attributes: tuple[str, ...]
+    dimensions: dict[int, int]
+    start: int
+    facets: TailFacets = field(init=False)
+    vectors: dict[int, ExtraBuilder] = field(init=False)
+    next_row: int = field(init=False)
+    part: Part = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.facets = TailFacets(self.partition, self.attributes, self.start)
+        self.vectors = {g: ExtraBuilder(d) for g, d in self.dimensions.items()}
+        self.next_row = self.start
+        self.part = Part("tail", np.empty(0, np.int64), EMPTY, {}, None, self.facets)
+
+    def grow(self, snapshot: Snapshot, end: int) -> None:
+        """Reads the rows [next_row, end) that exist."""
+        if end <= self.next_row:
+            return
+        rows, states = snapshot.state_range(self.partition, self.next_row, end)
+        base = len(self.part.rows)
+        place = {row: base + i for i, row in enumerate(rows.tolist())}
+        for generation, builder in self.vectors.items():
+            builder.add(
+                (place[row], data)
+                for row, data in snapshot.vector_range(
+                    generation, self.partition, self.next_row, end
+                )
+                if row in place
+            )
+        self.next_row = end
+        self._publish(np.concatenate((self.part.rows, rows)), self.part.mutable.extended(states))
+
+    def late(self, snapshot: Snapshot, found: Iterable[tuple[int, int]]) -> None:
+        """Adds late vectors, (row, generation), of rows that are already here."""
+        known = {row: i for i, row in enumerate(self.part.rows.tolist())}
+        for row, generation in found:
+            builder = self.vectors.get(generation)
+            if row in known and builder is not None:
+                data = snapshot.vector(generation, self.partition, row)
+                if data is not None:
+                    builder.add([(known[row], data)])
+        self._publish(self.part.rows, self.part.mutable)
+
+    def _publish(self, rows: Index, mutable: Mutable) -> None:
+        extra = {g: b.snapshot() for g, b in self.vectors.items()}
+        self.part = replace(self.part, rows=rows, mutable=mutable, extra=extra)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory taken, in bytes, approximately."""
+        return (
+            sum(b.nbytes for b in self.vectors.values())
+            + self.facets.nbytes
+            + self.part.mutable.nbytes
+            + self.part.rows.nbytes
+            + 2_048
+        )

@@ -1,0 +1,192 @@
+"""Search by meaning over the parts of a partition."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from memsvc.domain.planner import first_plan, next_plan
+from memsvc.domain.types import ExplainPart
+from memsvc.segments.errors import SegmentDamaged
+from memsvc.segments.graph import Graph
+from memsvc.segments.topk import best
+from memsvc.service.search.costs import CostBook, SegmentCosts
+from memsvc.service.search.parts import Part
+from memsvc.service.search.scope import Scope
+from memsvc.store.snapshot import Snapshot
+
+Index = NDArray[np.int64]
+Sims = NDArray[np.float32]
+
+RESCORED_SLACK = 32
+"""Candidates of a graph that are scored exactly beyond the k wanted: what a narrow dtype
+ranks a little too low is found again among them."""
+
+
+@dataclass(slots=True)
+class Found:
+    """Best rows of one part: local rows and true cosines, best first. ``lost`` tells that
+    vectors of the part could not be searched."""
+
+    local: Index
+    sims: Sims
+    lost: bool = False
+
+
+class VectorSearch:
+    """Searches one part after another for one query vector.
+
+    ``query`` is a unit vector, ``check`` raises when time is up.
+    """
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        partition: int,
+        generation: int,
+        query: NDArray[np.float32],
+        book: CostBook,
+        check: Callable[[], None],
+        explain: list[ExplainPart] | None,
+    ) -> None:
+        self._snapshot = snapshot
+        self._partition = partition
+        self._generation = generation
+        self._query = query
+        self._book = book
+        self._check = check
+        self._explain = explain
+
+    def search(self, part: Part, scope: Scope, k: int, ef: int) -> Found:
+        """The k best rows of a part among those in scope."""
+        self._check()
+        started = time.perf_counter()
+        if not scope.count or not k:
+            self._note(part, scope, "none", "no row passes", 0, started)
+            return Found(np.empty(0, np.int64), np.empty(0, np.float32))
+        try:
+            found, plan, why = self._sealed(part, scope, k, ef)
+        except SegmentDamaged as damaged:
+            # The file has just been taken out of service: once more with what is left.
+            found, plan, why = self._sealed(part, scope, k, ef)
+            found.lost = True
+            why = f"{damaged.reason}; {why}"
+        outside = part.outside(self._generation)
+        if outside.count:
+            sims = outside.score_all(self._query)
+            keep = scope.mask[outside.local]
+            local, sims = best(sims[keep], outside.local[keep], k)
+            if len(found.local):
+                local = np.concatenate((found.local, local))
+                sims = np.concatenate((found.sims, sims))
+                local, sims = best(sims, local, k)
+            else:
+                plan, why = "exact", why or f"{outside.count} rows outside segment files"
+            found = Found(local, sims, found.lost)
+        self._note(part, scope, plan, why, len(found.local), started)
+        return found
+
+    def _sealed(self, part: Part, scope: Scope, k: int, ef: int) -> tuple[Found, str, str]:
+        """From the files of a segment: found, plan, why."""
+        nothing = Found(np.empty(0, np.int64), np.empty(0, np.float32))
+        if part.segment is None:
+            return nothing, "none", ""
+        vectors, graph = part.vectors(self._generation), part.graph(self._generation)
+        if vectors is None:
+            if part.segment.meta.file("rows", self._generation) is None:
+                return nothing, "none", ""
+            found = self._from_records(part, scope, k)
+            return found, "exact", "vector file unusable, read from the records"
+        present = vectors.present
+        mask = scope.mask if present is None else scope.mask & present
+        matching = scope.count if present is None else int(np.count_nonzero(mask))
+        if not matching:
+            return nothing, "none", "no row that passes has a vector"
+        lost = graph is None and part.segment.meta.file("graph", self._generation) is not None
+        if graph is not None:
+            costs = self._book.of(vectors, graph)
+            local, why = self._through_graph(graph, costs, mask, matching, k, ef)
+            if local is not None:
+                sims = vectors.score(local, self._query)
+                local, sims = best(sims, local, k)
+                return Found(local, sims), "graph", why
+        else:
+            why = "no graph"
+        started = time.perf_counter()
+        everything = matching == len(part)
+        local, sims = vectors.scan(self._query, None if everything else mask, k, self._check)
+        if graph is not None:
+            costs.saw_exact(time.perf_counter() - started, matching)
+        return Found(local, sims, lost), "exact", why
+
+    def _through_graph(
+        self,
+        graph: Graph,
+        costs: SegmentCosts,
+        mask: NDArray[np.bool_],
+        matching: int,
+        k: int,
+        ef: int,
+    ) -> tuple[Index | None, str]:
+        """Candidates from the graph, or None when an exact scan is the better way."""
+        rows, wanted = graph.vectors, k + RESCORED_SLACK
+        plan = first_plan(rows, matching, k, ef, costs)
+        asked = max(plan.count, min(ef, rows))
+        while plan.count:
+            self._check()
+            started = time.perf_counter()
+            local, _ = graph.search(self._query, asked, ef)
+            costs.saw_graph(time.perf_counter() - started, max(asked, ef))
+            exhausted = len(local) < asked or asked >= rows
+            local = local[mask[local]]
+            if len(local) >= k or (exhausted and len(local) >= matching):
+                return local[:wanted], plan.why
+            if exhausted:
+                break
+            plan = next_plan(rows, matching, k, len(local), asked, ef, costs)
+            asked = plan.count
+        return None, plan.why
+
+    def _from_records(self, part: Part, scope: Scope, k: int) -> Found:
+        """Exact scan of the stored vectors, for a segment whose files are unusable (S28)."""
+        lo, hi = int(part.rows[0]), int(part.rows[-1]) + 1
+        locals_: list[Index] = []
+        sims: list[Sims] = []
+        batch: list[tuple[int, bytes]] = []
+
+        def flush() -> None:
+            self._check()
+            at = np.searchsorted(part.rows, np.array([row for row, _ in batch]))
+            at = np.minimum(at, len(part.rows) - 1)
+            good = (part.rows[at] == [row for row, _ in batch]) & scope.mask[at]
+            wide = np.frombuffer(b"".join(data for _, data in batch), np.float32)
+            wide = wide.reshape(len(batch), -1)[good]
+            norms = np.sqrt(np.vecdot(wide.astype(np.float64), wide.astype(np.float64)))
+            unit = (wide / norms[:, None]).astype(np.float32)
+            locals_.append(at[good])
+            sims.append(np.vecdot(unit, self._query))
+            batch.clear()
+
+        for pair in self._snapshot.vector_range(self._generation, self._partition, lo, hi):
+            batch.append(pair)
+            if len(batch) == 512:
+                flush()
+        if batch:
+            flush()
+        if not locals_:
+            return Found(np.empty(0, np.int64), np.empty(0, np.float32), True)
+        local, scores = best(np.concatenate(sims), np.concatenate(locals_), k)
+        return Found(local, scores, True)
+
+    def _note(
+        self, part: Part, scope: Scope, plan: str, why: str, candidates: int, started: float
+    ) -> None:
+        if self._explain is not None:
+            elapsed = int((time.perf_counter() - started) * 1e6)
+            self._explain.append(
+                ExplainPart(part.name, plan, len(part), scope.count, candidates, why, elapsed)
+            )

@@ -1,0 +1,205 @@
+"""A partition as of one position, brought up to date when a query asks.
+
+``PartitionHolder.at(snapshot)`` gives the view for the snapshot's position. Views are
+immutable: an advancing position makes a new one that shares what did not change, so a
+running query is never disturbed and takes no lock while it searches.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from memsvc.domain.manifest import SegmentMeta
+from memsvc.segments.errors import Damage
+from memsvc.segments.segment import Segment
+from memsvc.service.search.extra import ExtraBuilder
+from memsvc.service.search.mutable import from_states
+from memsvc.service.search.parts import Part, TailBuilder, changed_rows
+from memsvc.store.keys import Partition
+from memsvc.store.snapshot import Change, Snapshot
+
+OnDamage = Callable[[SegmentMeta, tuple[Damage, ...]], None]
+
+
+class StaleSnapshot(Exception):
+    """The view has already moved past this snapshot: take a newer one."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionView:
+    """What a query searches: parts of one position. ``missing`` names segments of which
+    nothing could be opened."""
+
+    partition: Partition
+    parts: tuple[Part, ...]
+    missing: tuple[SegmentMeta, ...] = ()
+
+
+@dataclass(slots=True)
+class _Sealed:
+    """An open segment and its late vectors."""
+
+    meta: SegmentMeta
+    part: Part
+    late: dict[int, ExtraBuilder]
+
+
+class PartitionHolder:
+    """Keeps the view of one partition current. ``segments_dir`` is the partition's."""
+
+    def __init__(
+        self,
+        number: int,
+        segments_dir: Path,
+        attributes: tuple[str, ...],
+        on_damage: OnDamage,
+    ) -> None:
+        self._number = number
+        self._dir = segments_dir
+        self._attributes = attributes
+        self._on_damage = on_damage
+        self._lock = threading.Lock()
+        self._view: PartitionView | None = None
+        self._sealed: dict[str, _Sealed] = {}
+        self._tail: TailBuilder | None = None
+        self._generations: dict[int, int] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """Memory taken by this process, in bytes, approximately."""
+        tail = self._tail.nbytes if self._tail else 0
+        return tail + sum(
+            s.part.mutable.nbytes + s.part.rows.nbytes + sum(b.nbytes for b in s.late.values())
+            for s in self._sealed.values()
+        )
+
+    def at(self, snapshot: Snapshot, partition: Partition) -> PartitionView:
+        """The view for a snapshot, of which ``partition`` is the record.
+
+        Raises StaleSnapshot when a newer snapshot has been used already.
+        """
+        with self._lock:
+            view = self._view
+            if view is not None:
+                seen = view.partition
+                if (seen.position, seen.manifest) == (partition.position, partition.manifest):
+                    return view
+                if seen.position > partition.position or seen.manifest > partition.manifest:
+                    raise StaleSnapshot
+            self._refresh(snapshot, partition, view)
+            assert self._tail is not None
+            parts = [s.part for s in self._sealed.values()]
+            if len(self._tail.part):
+                parts.append(self._tail.part)
+            opened = {s.meta.name for s in self._sealed.values()}
+            missing = (
+                tuple(m for m in snapshot.segments(self._number) if m.name not in opened)
+                if partition.manifest
+                else ()
+            )
+            self._view = PartitionView(partition, tuple(parts), missing)
+            return self._view
+
+    # -- becoming current --------------------------------------------------------------
+
+    def _refresh(
+        self, snapshot: Snapshot, partition: Partition, view: PartitionView | None
+    ) -> None:
+        generations = {g.number: g.dimension for g in snapshot.generations()}
+        seen = view.partition if view else None
+        anew = (
+            seen is None or seen.position < partition.pruned or (generations != self._generations)
+        )
+        if anew:
+            self._sealed.clear()
+            self._generations = generations
+        if anew or seen is None or seen.manifest != partition.manifest:
+            since = 0 if anew or seen is None else seen.position
+            self._reload(snapshot, partition, since)
+            return
+        assert self._tail is not None
+        changes = list(snapshot.changes(self._number, seen.position))
+        for sealed in self._sealed.values():
+            self._apply(snapshot, sealed, changes)
+        self._change_tail(snapshot, changes)
+        self._tail.grow(snapshot, partition.next_row)
+
+    def _reload(self, snapshot: Snapshot, partition: Partition, since: int) -> None:
+        """Opens new segments, lets go of old ones, and reads the tail behind them."""
+        metas = snapshot.segments(self._number)
+        kept: dict[str, _Sealed] = {}
+        changes = list(snapshot.changes(self._number, since))
+        for meta in metas:
+            sealed = self._sealed.get(meta.name)
+            if sealed is not None and sealed.meta == meta:
+                self._apply(snapshot, sealed, changes)
+                kept[meta.name] = sealed
+                continue
+            opened = self._open(snapshot, meta)
+            if opened is not None:
+                self._apply(snapshot, opened, list(snapshot.changes(self._number, meta.position)))
+                kept[meta.name] = opened
+        self._sealed = kept
+        self._tail = TailBuilder(
+            self._number, self._attributes, self._generations, partition.sealed_row
+        )
+        self._tail.grow(snapshot, partition.next_row)
+        # Late vectors of tail rows stand in the same table as the others: read by grow().
+
+    def _open(self, snapshot: Snapshot, meta: SegmentMeta) -> _Sealed | None:
+        segment = Segment.open(self._dir, meta)
+        if segment.damaged:
+            self._on_damage(meta, tuple(segment.damaged))
+        rows = segment.row_numbers
+        if rows is None:
+            return None
+        if segment.columns is not None:
+            states = segment.columns.state
+        else:
+            states = snapshot.raw_states(self._number, rows.tolist())
+        part = Part(meta.name, rows, from_states(states), {}, segment, None)
+        return _Sealed(meta, part, {})
+
+    def _apply(self, snapshot: Snapshot, sealed: _Sealed, changes: list[Change]) -> None:
+        """Brings a segment's changing columns and late vectors up to the snapshot."""
+        lo, hi = sealed.meta.row_lo, sealed.meta.row_hi
+        mine = [c for c in changes if lo <= c.row < hi]
+        if not mine:
+            return
+        sealed.part = changed_rows(sealed.part, (c.row for c in mine), snapshot, self._number)
+        for row, generation in mine:
+            if generation:
+                self._add_late(snapshot, sealed, row, generation)
+
+    def _add_late(self, snapshot: Snapshot, sealed: _Sealed, row: int, generation: int) -> None:
+        local = int(np.searchsorted(sealed.part.rows, row))
+        if local >= len(sealed.part.rows) or sealed.part.rows[local] != row:
+            return
+        dimension = self._generations.get(generation)
+        data = snapshot.vector(generation, self._number, row)
+        if dimension is None or data is None:
+            return
+        vectors = sealed.part.vectors(generation)
+        present = None if vectors is None else vectors.present
+        if vectors is not None and (present is None or present[local]):
+            return
+        builder = sealed.late.setdefault(generation, ExtraBuilder(dimension))
+        builder.add([(local, data)])
+        extra = {**sealed.part.extra, generation: builder.snapshot()}
+        sealed.part = replace(sealed.part, extra=extra)
+
+    def _change_tail(self, snapshot: Snapshot, changes: list[Change]) -> None:
+        tail = self._tail
+        assert tail is not None
+        mine = [c for c in changes if tail.start <= c.row < tail.next_row]
+        if not mine:
+            return
+        tail.part = changed_rows(tail.part, (c.row for c in mine), snapshot, self._number)
+        late = [(c.row, c.generation) for c in mine if c.generation]
+        if late:
+            tail.late(snapshot, late)
