@@ -1,0 +1,60 @@
+"""Python client: the four calls, administration, and a local embedder.
+
+from memsvc.client import LocalEmbedder, MemoryClient, NewMemory
+
+embedder = LocalEmbedder()
+with MemoryClient("127.0.0.1:8848") as memory:
+    text = "The user prefers short answers."
+    memory.write("acme/assistant", [NewMemory(text, vector=embedder.embed([text])[0])])
+"""
+
+from memsvc.client.admin import AdminClient, ExportedMemory
+from memsvc.client.connection import Timeouts, Tls
+from memsvc.client.embedders import Embedder, EmbedderMissing, LocalEmbedder, local_embedder
+from memsvc.client.errors import ClientError
+from memsvc.client.filters import parse_filter
+from memsvc.client.memory import MemoryClient
+from memsvc.client.messages import parse_namespace, to_plain, vector_array
+from memsvc.domain.types import (
+    ForgetMode,
+    Include,
+    LateVector,
+    Metadata,
+    Mode,
+    Namespace,
+    NewMemory,
+    RankOptions,
+    Status,
+    Touch,
+    TouchKind,
+    Update,
+)
+
+__all__ = [
+    "AdminClient",
+    "ClientError",
+    "Embedder",
+    "EmbedderMissing",
+    "ExportedMemory",
+    "ForgetMode",
+    "Include",
+    "LateVector",
+    "LocalEmbedder",
+    "MemoryClient",
+    "Metadata",
+    "Mode",
+    "Namespace",
+    "NewMemory",
+    "RankOptions",
+    "Status",
+    "Timeouts",
+    "Tls",
+    "Touch",
+    "TouchKind",
+    "Update",
+    "local_embedder",
+    "parse_filter",
+    "parse_namespace",
+    "to_plain",
+    "vector_array",
+]

@@ -1,0 +1,114 @@
+"""Calls for the people who run a node. Each needs a token with the admin right."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from memsvc.admin.v1 import admin_service_pb2 as pb
+from memsvc.admin.v1 import admin_service_pb2_grpc as pb_grpc
+from memsvc.client.connection import Connection
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedMemory:
+    """One memory of an export."""
+
+    json: str
+    """A JSON object that ``memsvc import`` reads."""
+    sent: int
+    """Memories sent so far, this one included."""
+    total: int
+    """Memories in all, as counted at the start."""
+
+
+class AdminClient:
+    """Administration of one node; reached as ``MemoryClient.admin``. Raises ClientError."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._stub = pb_grpc.AdminServiceStub(connection.channel)
+
+    @property
+    def _timeout(self) -> float:
+        return self._connection.timeouts.admin
+
+    def list_tenants(self, tenant: str = "") -> Iterator[pb.AgentFacts]:
+        """Counts of every agent (of one tenant, if given), in name order."""
+        page_token = ""
+        while True:
+            answer = self._connection.call(
+                self._stub.ListTenants,
+                pb.ListTenantsRequest(tenant=tenant, page_token=page_token),
+                self._timeout,
+            )
+            yield from answer.agents
+            page_token = answer.next_page_token
+            if not page_token:
+                return
+
+    def export_tenant(
+        self, tenant: str, agent: str = "", *, vectors: bool = False
+    ) -> Iterator[ExportedMemory]:
+        """Everything stored for a tenant, or for one of its agents."""
+        request = pb.ExportTenantRequest(tenant=tenant, agent=agent, vectors=vectors)
+        answers: Iterator[pb.ExportTenantResponse] = self._connection.stream(
+            self._stub.ExportTenant, request, self._timeout
+        )
+        for one in answers:
+            yield ExportedMemory(one.json, one.sent, one.total)
+
+    def erase_tenant(
+        self, tenant: str, agent: str = "", *, validate_only: bool = False, reason: str = ""
+    ) -> pb.EraseTenantResponse:
+        """Erases everything of a tenant, or of one of its agents, for good."""
+        request = pb.EraseTenantRequest(
+            tenant=tenant,
+            agent=agent,
+            confirm=f"{tenant}/{agent}" if agent else tenant,
+            validate_only=validate_only,
+            reason=reason,
+        )
+        return self._connection.call(self._stub.EraseTenant, request, self._timeout)
+
+    def set_degraded(self, level: int | None, reason: str = "") -> pb.SetDegradedResponse:
+        """Forces level 0 to 4; None gives control back to the node."""
+        request = pb.SetDegradedRequest(level=level, reason=reason)
+        return self._connection.call(self._stub.SetDegraded, request, self._timeout)
+
+    def inspect(
+        self,
+        tenant: str = "",
+        agent: str = "",
+        *,
+        verify: bool = False,
+        log_tail: int = 0,
+        memory_id: str = "",
+    ) -> dict[str, Any]:
+        """Facts about log, segments and partitions, or the life of one memory."""
+        request = pb.InspectRequest(
+            tenant=tenant, agent=agent, verify=verify, log_tail=log_tail, memory_id=memory_id
+        )
+        answer = self._connection.call(self._stub.Inspect, request, self._timeout)
+        facts: dict[str, Any] = json.loads(answer.json)
+        return facts
+
+    def maintain(
+        self,
+        *,
+        seal_min_rows: int = 0,
+        merge_all: bool = False,
+        purge: bool = False,
+        wait_seconds: float = 0.0,
+    ) -> pb.MaintainResponse:
+        """Starts maintenance now; waits at most ``wait_seconds`` for its end."""
+        request = pb.MaintainRequest(
+            seal_min_rows=seal_min_rows, merge_all=merge_all, purge=purge, wait=wait_seconds > 0
+        )
+        return self._connection.call(self._stub.Maintain, request, wait_seconds or self._timeout)
+
+    def reload(self) -> pb.ReloadResponse:
+        """Makes the node read its configuration and tokens again."""
+        return self._connection.call(self._stub.Reload, pb.ReloadRequest(), self._timeout)

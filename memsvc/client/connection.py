@@ -1,0 +1,151 @@
+"""One channel to a service: where it is, how it is secured, how long a call may take."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import grpc
+
+from memsvc.client.errors import from_rpc, unreachable
+
+R = TypeVar("R")
+
+DEFAULT_ADDRESS: Final = "127.0.0.1:8848"
+DEFAULT_TOKEN_HEADER: Final = "X-Memory-Token"
+MAX_MESSAGE_BYTES: Final = 256 * 1024 * 1024
+"""Only a bound against a broken peer; the server sets the real one."""
+
+# Retried by gRPC itself when the connection broke: safe, since writes and forgets carry a
+# request_id and everything else only reads or sets.
+_SERVICE_CONFIG: Final = json.dumps(
+    {
+        "methodConfig": [
+            {
+                "name": [
+                    {"service": "memsvc.v1.MemoryService"},
+                    {"service": "memsvc.admin.v1.AdminService"},
+                ],
+                "retryPolicy": {
+                    "maxAttempts": 3,
+                    "initialBackoff": "0.1s",
+                    "maxBackoff": "0.5s",
+                    "backoffMultiplier": 2,
+                    "retryableStatusCodes": ["UNAVAILABLE"],
+                },
+            }
+        ]
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Longest times in seconds: to connect, for a read, for a write or forget, and for
+    administration (export and erasure of a whole tenant)."""
+
+    connect: float = 1.0
+    read: float = 2.0
+    write: float = 3.0
+    admin: float = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Encryption of the connection. All fields may be empty: then the server's certificate
+    is checked against the authorities of the system."""
+
+    ca_file: str = ""
+    """Authorities that may have signed the server's certificate, PEM."""
+    cert_file: str = ""
+    """Certificate of this client, PEM, where the server wants one. Goes with key_file."""
+    key_file: str = ""
+    """Private key of cert_file, PEM."""
+    server_name: str = ""
+    """Name to expect in the server's certificate instead of the host in the address."""
+
+    def credentials(self) -> grpc.ChannelCredentials:
+        """For grpc.secure_channel. OSError when a file cannot be read."""
+
+        def read(path: str) -> bytes | None:
+            return Path(path).read_bytes() if path else None
+
+        return grpc.ssl_channel_credentials(
+            root_certificates=read(self.ca_file),
+            private_key=read(self.key_file),
+            certificate_chain=read(self.cert_file),
+        )
+
+
+class Connection:
+    """A channel that connects at the first call. Safe to use from several threads."""
+
+    def __init__(
+        self,
+        address: str,
+        token: str | None,
+        tls: Tls | None,
+        timeouts: Timeouts,
+        token_header: str = DEFAULT_TOKEN_HEADER,
+    ) -> None:
+        self.address = address
+        self.timeouts = timeouts
+        self._metadata = ((token_header.lower(), token),) if token else ()
+        self._connected = False
+        self._lock = threading.Lock()
+        options: list[tuple[str, Any]] = [
+            ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+            ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+            ("grpc.service_config", _SERVICE_CONFIG),
+            # A channel of its own for each client, not one shared by equal addresses:
+            # closing one must not disturb another.
+            ("grpc.use_local_subchannel_pool", 1),
+        ]
+        if tls is None:
+            self.channel = grpc.insecure_channel(address, options)
+        else:
+            if tls.server_name:
+                options.append(("grpc.ssl_target_name_override", tls.server_name))
+            self.channel = grpc.secure_channel(address, tls.credentials(), options)
+
+    def call(self, method: Callable[..., R], request: object, timeout: float) -> R:
+        """One call; ClientError when it fails. ``timeout`` in seconds."""
+        self._connect()
+        try:
+            return method(request, timeout=timeout, metadata=self._metadata)
+        except grpc.RpcError as error:
+            raise from_rpc(error, self.address) from None
+
+    def stream(
+        self, method: Callable[..., Iterable[R]], request: object, timeout: float
+    ) -> Iterator[R]:
+        """A call that is answered with a stream; ClientError when it fails on the way."""
+        self._connect()
+        try:
+            yield from method(request, timeout=timeout, metadata=self._metadata)
+        except grpc.RpcError as error:
+            raise from_rpc(error, self.address) from None
+
+    def close(self) -> None:
+        """Breaks off calls in flight and closes the connection."""
+        self.channel.close()
+
+    def _connect(self) -> None:
+        # Waiting here bounds the connect time apart from the call's: a read of 2 s must not
+        # spend them on an address that drops packets.
+        with self._lock:
+            if self._connected:
+                return
+            ready = grpc.channel_ready_future(self.channel)
+            try:
+                ready.result(timeout=self.timeouts.connect)
+            except grpc.FutureTimeoutError:
+                ready.cancel()
+                raise unreachable(
+                    self.address, f"not connected within {self.timeouts.connect:g} s"
+                ) from None
+            self._connected = True
