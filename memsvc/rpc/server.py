@@ -22,9 +22,10 @@ from grpc_reflection.v1alpha import reflection
 from memsvc.admin.v1 import admin_service_pb2, admin_service_pb2_grpc
 from memsvc.rpc.admin import AdminServicer
 from memsvc.rpc.interceptors import CallInterceptor, Lanes
-from memsvc.rpc.servicers import MemoryServicer, Timeouts
+from memsvc.rpc.listening import ListenError, TlsFiles
+from memsvc.rpc.servicers import MemoryServicer
 from memsvc.service.access import Gate
-from memsvc.service.limits import CallPool
+from memsvc.service.limits import CallPool, Timeouts
 from memsvc.service.traces import Tracing
 from memsvc.v1 import memory_service_pb2, memory_service_pb2_grpc
 
@@ -41,19 +42,6 @@ AGE_GRACE_MS: Final = 30_000
 METADATA_BYTES: Final = 16_384
 
 _log = logging.getLogger("memsvc.rpc")
-
-
-class ListenError(RuntimeError):
-    """An address cannot be listened on, or a certificate cannot be used."""
-
-
-@dataclass(frozen=True, slots=True)
-class TlsFiles:
-    """PEM files; with ``client_ca_file`` clients must show a certificate of it."""
-
-    cert_file: str
-    key_file: str
-    client_ca_file: str = ""
 
 
 @dataclass(frozen=True, slots=True)

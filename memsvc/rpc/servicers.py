@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import grpc
@@ -14,19 +13,12 @@ from memsvc.rpc import answers, errors, translate
 from memsvc.rpc.calls import control_of, current_call, metadata_of
 from memsvc.rpc.checks import read, read_flat
 from memsvc.service.access import Gate, Principal
+from memsvc.service.limits import Timeouts
 from memsvc.v1 import memory_service_pb2 as pb
 from memsvc.v1 import memory_service_pb2_grpc
 
 S = TypeVar("S")
 R = TypeVar("R")
-
-
-@dataclass(frozen=True, slots=True)
-class Timeouts:
-    """Longest times of a call in ms, whatever its client allows."""
-
-    read_ms: int = 5_000
-    write_ms: int = 10_000
 
 
 def answering(method: Callable[[S, Any, Any], R]) -> Callable[[S, Any, Any], R]:

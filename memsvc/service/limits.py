@@ -13,6 +13,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, Final
 
 from memsvc.domain import validate
@@ -25,6 +26,14 @@ starts with a full bucket when it returns."""
 
 POOL_RETRY_MS: Final = 200
 """What a caller is told to wait when every thread is taken and the queue is full."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Longest times of a call in ms, whatever its client allows."""
+
+    read_ms: int = 5_000
+    write_ms: int = 10_000
 
 
 def check_namespace(namespace: Namespace) -> None:

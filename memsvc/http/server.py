@@ -1,0 +1,132 @@
+"""Serves an application over HTTP from a thread of this process.
+
+The socket is bound before the thread starts, so that a taken port is an error of ``start``
+and the port is known at once. Signals are the business of whoever runs the process.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import ssl
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any, Final
+
+import uvicorn
+
+from memsvc.rpc.listening import ListenError, TlsFiles
+
+START_SECONDS: Final = 10.0
+KEEP_ALIVE_SECONDS: Final = 75
+"""A connection without requests is closed after this; clients replace theirs earlier."""
+
+_log = logging.getLogger("memsvc.http")
+
+
+@dataclass(frozen=True, slots=True)
+class HttpOptions:
+    """How to listen. ``key`` names the setting in error messages."""
+
+    host: str = "127.0.0.1"
+    port: int = 8849
+    max_connections: int = 512
+    tls: TlsFiles | None = None
+    key: str = "server.http_listen"
+
+
+class HttpServer:
+    """One HTTP server in a thread. ``start`` once, ``stop`` once."""
+
+    def __init__(self, app: Any, options: HttpOptions) -> None:
+        self._app = app
+        self._options = options
+        self._server: uvicorn.Server | None = None
+        self._thread: threading.Thread | None = None
+        self.port = 0
+
+    def start(self) -> int:
+        """Listens and serves; returns the port. Raises ListenError."""
+        options = self._options
+        bound = _bind(options)
+        self.port = int(bound.getsockname()[1])
+        try:
+            config = uvicorn.Config(
+                self._app,
+                http="h11",
+                loop="asyncio",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                timeout_keep_alive=KEEP_ALIVE_SECONDS,
+                # The pool refuses earlier, with a problem document; this bounds the rest.
+                limit_concurrency=options.max_connections + 64,
+                h11_max_incomplete_event_size=16 * 1024,
+                **_tls(options.tls),
+            )
+            config.load()
+        except (OSError, ssl.SSLError) as error:
+            bound.close()
+            raise ListenError(f"server.tls: the files cannot be used: {error}") from error
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(
+            target=self._server.run, kwargs={"sockets": [bound]}, name="memsvc-http", daemon=True
+        )
+        self._thread.start()
+        until = time.monotonic() + START_SECONDS
+        while not self._server.started:
+            if not self._thread.is_alive() or time.monotonic() > until:
+                raise ListenError(f"{options.key}: the server did not start; see the log")
+            time.sleep(0.002)
+        _log.info("HTTP listens on %s, port %d", options.host, self.port)
+        return self.port
+
+    def stop(self, grace_seconds: float) -> bool:
+        """Takes no new connections, lets running requests finish, breaks off the rest after
+        ``grace_seconds``. Returns whether it ended by itself."""
+        server, thread = self._server, self._thread
+        if server is None or thread is None:
+            return True
+        server.config.timeout_graceful_shutdown = max(0, round(grace_seconds))
+        server.should_exit = True
+        thread.join(grace_seconds + 1.0)
+        if thread.is_alive():
+            server.force_exit = True
+            thread.join(2.0)
+            return False
+        return True
+
+
+def _bind(options: HttpOptions) -> socket.socket:
+    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        # Lets a restarted server have the port while old connections time out. On Linux two
+        # listeners can still not share it.
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((options.host, options.port))
+        bound.listen(1024)
+        bound.set_inheritable(False)
+    except OSError as error:
+        bound.close()
+        raise ListenError(
+            f"{options.key}: cannot listen on {options.host} port {options.port}: "
+            f"{error.strerror or error} (is another memsvc running?)"
+        ) from error
+    return bound
+
+
+def _tls(files: TlsFiles | None) -> dict[str, Any]:
+    if files is None:
+        return {}
+    settings: dict[str, Any] = {
+        "ssl_certfile": files.cert_file,
+        "ssl_keyfile": files.key_file,
+    }
+    if files.client_ca_file:
+        settings["ssl_ca_certs"] = files.client_ca_file
+        settings["ssl_cert_reqs"] = ssl.CERT_REQUIRED
+    return settings
