@@ -79,7 +79,7 @@ class CallInterceptor(grpc.ServerInterceptor):
             return None
         method = handler_call_details.method
         if not method.startswith((MEMORY, ADMIN)):
-            return self._infrastructure(handler, method)
+            return self._infrastructure(handler)
         started = time.perf_counter()
         metadata = metadata_of(handler_call_details.invocation_metadata)
         call = Call(method.rpartition("/")[2], None, logs.request_id(metadata.get(REQUEST_ID_KEY)))
@@ -109,18 +109,15 @@ class CallInterceptor(grpc.ServerInterceptor):
             raise self._pool.refusal()
         return principal
 
-    def _infrastructure(self, handler: Handler, method: str) -> Handler:
-        inner: Any = handler.stream_stream
-        if inner is None:
-            return handler  # health brings its own thread pool
-
-        def behaviour(requests: Any, context: grpc.ServicerContext) -> Any:
-            return inner(requests, context)
-
-        _run_in(behaviour, self._lanes.reflection)
-        return grpc.stream_stream_rpc_method_handler(
-            behaviour, handler.request_deserializer, handler.response_serializer
-        )
+    def _infrastructure(self, handler: Handler) -> Handler:
+        coders = (handler.request_deserializer, handler.response_serializer)
+        if handler.stream_stream is not None:
+            behaviour = _moved(handler.stream_stream, self._lanes.reflection)
+            return grpc.stream_stream_rpc_method_handler(behaviour, *coders)
+        if handler.unary_unary is not None:
+            behaviour = _moved(handler.unary_unary, self._lanes.quick)
+            return grpc.unary_unary_rpc_method_handler(behaviour, *coders)
+        return handler  # Health.Watch waits without a thread
 
     def _refusal(self, error: MemsvcError, call: Call, started: float) -> Handler:
         def refuse(_requests: object, context: grpc.ServicerContext) -> Any:
@@ -211,6 +208,14 @@ class CallInterceptor(grpc.ServerInterceptor):
             token=call.principal.name if call.principal else "",
             protocol="grpc",
         )
+
+
+def _moved(inner: Any, lane: ThreadPoolExecutor) -> Any:
+    def behaviour(request: Any, context: grpc.ServicerContext) -> Any:
+        return inner(request, context)
+
+    _run_in(behaviour, lane)
+    return behaviour
 
 
 def _run_in(behaviour: Any, lane: ThreadPoolExecutor | None) -> None:

@@ -201,9 +201,7 @@ class FakeTokens:
         return self.principals.get(token)
 
 
-EVERYTHING = FakePrincipal(
-    "root", (), frozenset({"read", "write", "forget", "admin", "review"})
-)
+EVERYTHING = FakePrincipal("root", (), frozenset({"read", "write", "forget", "admin", "review"}))
 
 
 @dataclass
@@ -226,9 +224,7 @@ def make_edge(
 ) -> Edge:
     """A gate over fakes; without ``tokens`` everyone may call."""
     api, admin, metrics = FakeApi(), FakeAdmin(), Metrics()
-    gate = Gate(
-        api, access=Access(tokens), limiter=RateLimiter(rate), metrics=metrics, admin=admin
-    )
+    gate = Gate(api, access=Access(tokens), limiter=RateLimiter(rate), metrics=metrics, admin=admin)
     return Edge(api, admin, gate, CallPool(workers, max_calls), metrics)
 
 
