@@ -44,14 +44,14 @@ class ForgetDecision:
         request, namespace = self._request, self._request.namespace
         key = b""
         if request.request_id:
-            key = keys.request_hash("Forget", namespace.tenant, namespace.agent,
-                                    request.request_id)
+            key = keys.request_hash("Forget", namespace.tenant, namespace.agent, request.request_id)
             known = remembered(txn, key, request.fingerprint)
             if known is not None:
                 return _answer_from_json(known)
         matched, effects = self.judge(txn)
-        chunks = [effects[i : i + MAX_ENTRY_EFFECTS]
-                  for i in range(0, len(effects), MAX_ENTRY_EFFECTS)]
+        chunks = [
+            effects[i : i + MAX_ENTRY_EFFECTS] for i in range(0, len(effects), MAX_ENTRY_EFFECTS)
+        ]
         if key and not chunks:
             chunks = [[]]
         answer = self._answer(txn, matched, len(effects), len(chunks))
@@ -95,8 +95,7 @@ class ForgetDecision:
             if place is None or place[0] != partition.number:
                 continue
             state = snapshot.state(*place)
-            if state is None or not self._selects(snapshot, partition.number, place[1], state,
-                                                  now):
+            if state is None or not self._selects(snapshot, partition.number, place[1], state, now):
                 continue
             matched.append(id_bytes)
             effect = self._effect(state, place[1])

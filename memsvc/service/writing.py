@@ -41,9 +41,9 @@ from memsvc.domain.types import (
     WriteRequest,
     WriteResult,
 )
+from memsvc.service.positions import format_id, format_position, new_id, parse_id
 from memsvc.store import heads, keys
 from memsvc.store.write_txn import WriteTxn
-from memsvc.service.positions import format_id, format_position, new_id, parse_id
 
 DEFAULT_IMPORTANCE = 0.5
 
@@ -186,7 +186,7 @@ class WriteDecision:
         limits, txn = self._limits, self._txn
         items, used = txn.tenant(self._request.namespace.tenant)
         for limit, wanted, reason, setting in (
-            (limits.max_bytes, txn.bytes + size, "STORE_FULL", "storage.max_bytes"),
+            (limits.max_bytes, txn.accounted_bytes + size, "STORE_FULL", "storage.max_bytes"),
             (limits.max_elements, txn.memories + len(new), "STORE_FULL", "index.max_elements"),
             (limits.tenant_max_items, items + len(new), "QUOTA_ITEMS", "limits.tenant_max_items"),
             (limits.tenant_max_bytes, used + size, "QUOTA_BYTES", "limits.tenant_max_bytes"),
@@ -217,7 +217,7 @@ class WriteDecision:
                 self._txn.dedup(self._number, prepared.dedup_hash) if self._number else None
             )
             if known is not None:
-                row, state = self._known(known)
+                _row, state = self._known(known)
                 status = current_status(state, self._txn.now)
                 return WriteResult(format_id(known), Outcome.EXISTS, status, state.version)
             self._dedup[prepared.dedup_hash] = prepared.id
@@ -243,8 +243,24 @@ class WriteDecision:
             payload=prepared.payload,
         )
         self._next_row += 1
-        self._record(effect, State(prepared.id, 1, effect.status_after, 1, 0, now, now, ts,
-                                   effect.expires_at, ts, effect.importance, 0, 0))
+        self._record(
+            effect,
+            State(
+                prepared.id,
+                1,
+                effect.status_after,
+                1,
+                0,
+                now,
+                now,
+                ts,
+                effect.expires_at,
+                ts,
+                effect.importance,
+                0,
+                0,
+            ),
+        )
         self.created.append(effect)
         return WriteResult(format_id(prepared.id), Outcome.CREATED, effect.status_after, 1)
 
@@ -312,9 +328,7 @@ class WriteDecision:
         payload = self._changed_payload(old, item)
         if payload is not None:
             payload = replace(payload, salt=self._random(keys.SALT_BYTES))
-            effect = self._moved(
-                replace(effect, payload=payload, payload_hash=_hash(payload)), row
-            )
+            effect = self._moved(replace(effect, payload=payload, payload_hash=_hash(payload)), row)
         elif replace(effect, version=state.version) == unchanged_effect(state, row, Action.UPDATE):
             return WriteResult(item.id, Outcome.UNCHANGED, Status(state.status), state.version)
         self._record(effect, state)
@@ -378,8 +392,13 @@ class WriteDecision:
         text = self._txn.text(self._number, row)
         if text is None:
             raise NotFound("no such memory in this namespace")
-        return Payload(text.head, text.content, text.salt, text.dedup_key,
-                       self._txn.vectors_of(self._number, row))
+        return Payload(
+            text.head,
+            text.content,
+            text.salt,
+            text.dedup_key,
+            self._txn.vectors_of(self._number, row),
+        )
 
     def _moved(self, effect: Effect, old_row: int) -> Effect:
         """The effect with a new row in place of the old one."""
@@ -391,9 +410,15 @@ class WriteDecision:
         self._effects.append(effect)
         self._states[effect.id] = (
             effect.row,
-            before._replace(version=effect.version, status=effect.status_after, ts=effect.ts,
-                            expires_at=effect.expires_at, recalled_at=effect.recalled_at,
-                            importance=effect.importance, recall_count=effect.recall_count),
+            before._replace(
+                version=effect.version,
+                status=effect.status_after,
+                ts=effect.ts,
+                expires_at=effect.expires_at,
+                recalled_at=effect.recalled_at,
+                importance=effect.importance,
+                recall_count=effect.recall_count,
+            ),
         )
         if effect.payload is not None:
             self._payloads[effect.id] = effect.payload
@@ -409,8 +434,19 @@ def current_status(state: State, now_ms: int) -> Status:
 def unchanged_effect(state: State, row: int, action: Action) -> Effect:
     """An effect that leaves a memory as it is, to be changed by ``replace``."""
     status = Status(state.status)
-    return Effect(state.id, action, row, state.version, status, status, state.ts,
-                  state.importance, state.expires_at, state.recalled_at, state.recall_count)
+    return Effect(
+        state.id,
+        action,
+        row,
+        state.version,
+        status,
+        status,
+        state.ts,
+        state.importance,
+        state.expires_at,
+        state.recalled_at,
+        state.recall_count,
+    )
 
 
 def _f32(value: float) -> float:

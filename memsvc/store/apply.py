@@ -414,6 +414,10 @@ class Applier:
         memories, size = self._tenant(tenant)
         return memories, size
 
+    def tails(self) -> dict[int, int]:
+        """Rows behind the sealed ones, by partition, of those that were touched."""
+        return {p.number: p.next_row - p.sealed_row for p in self._partitions.values()}
+
     def flush(self) -> None:
         """Writes the counters; call before the transaction commits."""
         if not self._touched:

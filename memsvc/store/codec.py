@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from memsvc.domain.log import LOG_FORMAT, Action, Effect, Entry, Generation, RememberedRequest
 from memsvc.domain.types import Status
 from memsvc.replication.v1 import log_pb2 as pb
@@ -21,7 +23,7 @@ def encode(entry: Entry) -> bytes:
         tenant=entry.tenant,
         agent=entry.agent,
         actor=entry.actor,
-        action=pb.Action.Name(entry.action),
+        action=cast("pb.Action.ValueType", int(entry.action)),
         reason=entry.reason,
         operation_id=entry.operation_id,
     )

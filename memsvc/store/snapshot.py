@@ -11,7 +11,14 @@ import numpy as np
 
 from memsvc.domain.log import Entry, Generation
 from memsvc.domain.manifest import SegmentMeta, segment_from_json
-from memsvc.domain.records import STATE_DTYPE, RowRecord, State, unpack_state
+from memsvc.domain.records import (
+    FLAG_CURRENT,
+    FLAG_ERASED,
+    STATE_DTYPE,
+    RowRecord,
+    State,
+    unpack_state,
+)
 from memsvc.store import codec, keys
 from memsvc.store.env import Env
 from memsvc.store.keys import Partition, Text
@@ -70,6 +77,11 @@ class Snapshot:
     def accounted_bytes(self) -> int:
         """Accounted bytes."""
         return self._meta_int(b"bytes")
+
+    @property
+    def segment_bytes(self) -> int:
+        """Bytes of segment files."""
+        return self._meta_int(b"segment_bytes")
 
     @property
     def dirty_since(self) -> int:
@@ -296,6 +308,27 @@ class Snapshot:
                         break
                     found.append(key)
         return found
+
+    def erasures_of(self, partition: int) -> Iterator[tuple[int, int, int, int]]:
+        """(partition, row, position, time) of erased rows that its segments may still hold."""
+        for key, value in self._prefix("erasures", partition.to_bytes(4, "big")):
+            position, time = keys.TENANT_VALUE.unpack(value)
+            yield partition, keys.ROW.unpack(key)[1], position, time
+
+    def count_changes(self, partition: int, after: int, most: int) -> int:
+        """Changes of rows after a position, counted up to ``most``."""
+        found = 0
+        for _ in self.changes(partition, after):
+            found += 1
+            if found >= most:
+                break
+        return found
+
+    def count_current(self, partition: int, lo: int, hi: int) -> int:
+        """Rows of [lo, hi) that are current and still have their payload."""
+        _, states = self.state_range(partition, lo, hi)
+        flags = states["flags"] & (FLAG_CURRENT | FLAG_ERASED)
+        return int(np.count_nonzero(flags == FLAG_CURRENT))
 
     def erasures(self, limit: int = 100_000) -> Iterator[tuple[int, int, int, int]]:
         """(partition, row, position, time) of erased rows that a segment may still hold."""

@@ -34,6 +34,10 @@ class WriteTxn(Snapshot):
         )
         return position
 
+    def replay(self, entry: Entry) -> None:
+        """Applies an entry that already has its position, as a follower does."""
+        self._applier.apply(entry)
+
     @property
     def position(self) -> int:
         """Position after the entries of this transaction."""
@@ -56,6 +60,10 @@ class WriteTxn(Snapshot):
     def tenant(self, tenant: str) -> tuple[int, int]:
         """Memories and accounted bytes of a tenant as this transaction sees them."""
         return self._applier.tenant(tenant)
+
+    def tails(self) -> dict[int, int]:
+        """Rows behind the sealed ones, of the partitions that this transaction touched."""
+        return self._applier.tails()
 
     def flush(self) -> None:
         """Writes counters; the writer calls it before it commits."""
@@ -87,9 +95,9 @@ class WriteTxn(Snapshot):
         gone = list(remove)
         if any(name not in present for name in gone):
             return False
+        removed = [present.pop(name) for name in gone]
         for name in gone:
             self._txn.delete(prefix + name.encode(), db=self._t["manifest"])
-            del present[name]
         if add is not None:
             present[add.name] = add
             self._txn.put(prefix + add.name.encode(), add.to_json(), db=self._t["manifest"])
@@ -98,17 +106,9 @@ class WriteTxn(Snapshot):
         record.manifest += 1
         if present:
             self._prune_changes(record, min(s.position for s in present.values()))
+        self._count_bytes((add.size if add else 0) - sum(s.size for s in removed))
         self._store(record)
         return True
-
-    def mark_file_damaged(self, partition: int, segment: SegmentMeta) -> None:
-        """Stores a segment's manifest without the files that were set aside."""
-        record = self._local(partition)
-        key = partition.to_bytes(4, "big") + segment.name.encode()
-        if self._txn.get(key, db=self._t["manifest"]) is not None:
-            self._txn.put(key, segment.to_json(), db=self._t["manifest"])
-            record.manifest += 1
-            self._store(record)
 
     def prune_changes(self, partition: int, upto: int) -> None:
         """Drops changes up to a position; views that are older load the partition anew."""
@@ -116,6 +116,10 @@ class WriteTxn(Snapshot):
         segments = self.segments(partition)
         self._prune_changes(record, min([upto, *(s.position for s in segments)]))
         self._store(record)
+
+    def _count_bytes(self, size: int) -> None:
+        total = self._meta_int(b"segment_bytes") + size
+        self._txn.put(b"segment_bytes", keys.U64.pack(max(0, total)), db=self._t["meta"])
 
     def _local(self, partition: int) -> Partition:
         # The applier may hold a newer copy than the table.

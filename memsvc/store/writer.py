@@ -42,6 +42,17 @@ class _Request(Generic[T]):
 
 
 @dataclass(slots=True)
+class _Done:
+    """A transaction about to commit: outcomes, position, rows in the tails it touched by
+    partition, and when the commit began (monotonic)."""
+
+    outcomes: list[tuple[bool, Any]]
+    position: int
+    tails: dict[int, int]
+    started: float
+
+
+@dataclass(slots=True)
 class WriterStats:
     """Counters for metrics: groups committed, their items, seconds spent committing."""
 
@@ -67,12 +78,12 @@ class Writer:
         *,
         queue_max: int,
         lazy: bool = False,
-        on_commit: Callable[[int, float, int], None] = lambda _p, _s, _n: None,
+        on_commit: Callable[[int, float, int, dict[int, int]], None] = lambda _p, _s, _n, _t: None,
         on_full: Callable[[], None] = lambda: None,
     ) -> None:
         self._store = store
         self._clock = clock
-        self._queue_max = queue_max
+        self.queue_max = queue_max
         self._lazy = lazy
         self._on_commit = on_commit
         self._on_full = on_full
@@ -113,7 +124,7 @@ class Writer:
                 raise Unavailable(
                     "the node is shutting down", reason="SHUTTING_DOWN", retry_after_ms=1_000
                 )
-            if not internal and self._queued + items > self._queue_max:
+            if not internal and self._queued + items > self.queue_max:
                 raise ResourceExhausted(
                     "too many writes are waiting",
                     reason="WRITE_QUEUE_FULL",
@@ -213,20 +224,18 @@ class Writer:
 
     def _commit(self, group: list[_Request[Any]]) -> None:
         try:
-            started, outcomes, position = self._transact(group)
+            done = self._transact(group)
         except Exception as error:
             self._one_by_one(group, error)
             return
-        self._committed(group, position, started)
-        self._answer(group, outcomes)
+        self._committed(group, done)
+        self._answer(group, done.outcomes)
 
-    def _transact(self, group: list[_Request[Any]]) -> tuple[float, list[tuple[bool, Any]], int]:
+    def _transact(self, group: list[_Request[Any]]) -> _Done:
         with self._store.write(self._clock()) as txn:
             outcomes = [self._decide(request, txn) for request in group]
-            position = txn.position
-            txn.flush()
-            started = time.monotonic()
-        return started, outcomes, position
+            done = _Done(outcomes, txn.position, txn.tails(), time.monotonic())
+        return done
 
     def _one_by_one(self, group: list[_Request[Any]], error: Exception) -> None:
         """After a group failed: each alone, so that one cannot take others with it."""
@@ -240,12 +249,12 @@ class Writer:
                 request.future.set_exception(self._explained(error))
                 continue
             try:
-                started, outcomes, position = self._transact([request])
+                done = self._transact([request])
             except Exception as again:
                 request.future.set_exception(self._explained(again))
                 continue
-            self._committed([request], position, started)
-            self._answer([request], outcomes)
+            self._committed([request], done)
+            self._answer([request], done.outcomes)
 
     @staticmethod
     def _explained(error: Exception) -> Exception:
@@ -254,14 +263,14 @@ class Writer:
         log.error("write failed", exc_info=error)
         return error
 
-    def _committed(self, group: list[_Request[Any]], position: int, started: float) -> None:
-        seconds = time.monotonic() - started
+    def _committed(self, group: list[_Request[Any]], done: _Done) -> None:
+        seconds = time.monotonic() - done.started
         items = sum(request.items for request in group)
         self.stats.groups += 1
         self.stats.items += items
         self.stats.commit_seconds += seconds
         self.stats.last_commit_seconds = seconds
-        self._on_commit(position, seconds, items)
+        self._on_commit(done.position, seconds, items, done.tails)
 
     @staticmethod
     def _answer(group: list[_Request[Any]], outcomes: list[tuple[bool, Any]]) -> None:
@@ -290,10 +299,8 @@ class Writer:
                     if not more:
                         break
                     group = more
-                position = txn.position
-                txn.flush()
-                started = time.monotonic()
-            self._committed([], position, started)
+                done = _Done([], txn.position, txn.tails(), time.monotonic())
+            self._committed([], done)
         except Exception as error:
             if no_room(error):
                 self._on_full()

@@ -29,11 +29,10 @@ def browse(
     The order is by time, newest first, then by row; the token names the last memory of the
     page, so memories written meanwhile do not shift the pages that follow.
     """
-    rows = np.concatenate([p.rows[s.mask] for p, s in zip(parts, scopes, strict=True)] or [np.empty(0, np.int64)])
-    times = np.concatenate(
-        [p.mutable.ts[s.mask] for p, s in zip(parts, scopes, strict=True)] or [np.empty(0, np.int64)]
-    )
-    rows, times = rows.astype(np.int64), times.astype(np.int64)
+    pairs = list(zip(parts, scopes, strict=True))
+    nothing = [np.empty(0, np.int64)]
+    rows = np.concatenate([p.rows[s.mask] for p, s in pairs] or nothing)
+    times = np.concatenate([p.mutable.ts[s.mask] for p, s in pairs] or nothing)
     identity = repr(
         (request.namespace.tenant, request.namespace.agent, request.filters, request.as_of)
     ).encode()
@@ -53,11 +52,9 @@ def browse(
         rows, times = rows[newest], times[newest]
     order = np.lexsort((-rows, -times))
     rows = rows[order]
-    nothing = np.full(len(rows), np.nan, np.float32)
+    nan = np.full(len(rows), np.nan, np.float32)
     zeros = np.zeros(len(rows), np.float32)
-    hits = hydrate(
-        Candidates(rows, zeros, nothing, nothing), snapshot, reader, how, wanted, judge=judge
-    )
+    hits = hydrate(Candidates(rows, zeros, nan, nan), snapshot, reader, how, wanted, judge=judge)
     if len(hits) <= top_k:
         return hits, ""
     last = hits[top_k - 1]

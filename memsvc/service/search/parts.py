@@ -62,6 +62,10 @@ class TailFacets:
                 self._index.append(terms(heads.keyword_text(summary, text.content)))
         return self._index
 
+    def postings(self, term: str, count: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Of the first ``count`` rows those with a term; ``index`` must have been called."""
+        return self._index.postings(term, count)
+
     def columns(self, rows: Index, snapshot: Snapshot) -> ColumnSet:
         """The fixed columns of these rows."""
         with self._lock:
@@ -125,7 +129,7 @@ class Part:
             assert self.segment.postings is not None
             return self.segment.postings.lookup(term)
         assert self.facets is not None
-        return self.facets.index(self.rows[:0], _NO_SNAPSHOT).postings(term, len(self.rows))
+        return self.facets.postings(term, len(self.rows))
 
     def scores_of(
         self, generation: int, local: Index, query: NDArray[np.float32]
@@ -144,8 +148,6 @@ class Part:
 
 
 _NO_STATE = State(bytes(16), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0.0, 0, 0)
-# TailFacets.index with no rows reads nothing.
-_NO_SNAPSHOT: Any = None
 
 
 def changed_rows(part: Part, rows: Iterable[int], snapshot: Snapshot, partition: int) -> Part:

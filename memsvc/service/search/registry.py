@@ -26,17 +26,16 @@ def partition_dir(data_dir: Path, number: int) -> Path:
 class Views:
     """Least-recently-used views within ``budget`` bytes of private memory."""
 
-    def __init__(
-        self, store: Store, budget: int, attributes: tuple[str, ...], on_damage: OnDamage
-    ) -> None:
+    def __init__(self, store: Store, budget: int, attributes: tuple[str, ...]) -> None:
         self._store = store
         self._attributes = attributes
-        self._on_damage = on_damage
         self._lock = threading.Lock()
         self._holders: OrderedDict[int, PartitionHolder] = OrderedDict()
         self._sizes: dict[int, int] = {}
         self._total = 0
         self.budget = budget
+        self.on_damage: OnDamage = lambda _meta, _damages: None
+        """Told of damaged segment files; set once, when there is somebody to tell."""
 
     @property
     def nbytes(self) -> int:
@@ -80,7 +79,7 @@ class Views:
             holder = self._holders.get(number)
             if holder is None:
                 folder = partition_dir(self._store.data_dir, number)
-                holder = PartitionHolder(number, folder, self._attributes, self._on_damage)
+                holder = PartitionHolder(number, folder, self._attributes, self.on_damage)
                 self._holders[number] = holder
             self._holders.move_to_end(number)
             return holder

@@ -27,12 +27,14 @@ class Reader:
     now: int
     may_review: bool
     as_of: int | None = None
+    all_statuses: bool = False
+    """For Forget HARD: whatever is stored, visible or not."""
 
     @property
     def sees_hidden(self) -> bool:
         """Whether rows that are not active may be returned: only to a reviewer who filters
         by status (S25)."""
-        return self.may_review and mentions(self.filters, "status")
+        return self.all_statuses or (self.may_review and mentions(self.filters, "status"))
 
     def sees(self, state: State) -> bool:
         """Whether the record is visible at all, filters aside."""
@@ -76,6 +78,9 @@ def scope_of(part: Part, reader: Reader, snapshot: Snapshot) -> Scope:
         passing, exact = evaluate(reader.filters, get, len(part))
         visible = mutable.status != 0 if reader.sees_hidden else mask
         mask = passing & visible
+        count = int(np.count_nonzero(mask))
+    elif reader.sees_hidden:
+        mask = mutable.status != 0
         count = int(np.count_nonzero(mask))
     if reader.as_of is not None:
         mask = mask & (mutable.ts <= reader.as_of)

@@ -38,7 +38,7 @@ from memsvc.service.search.parts import Part
 from memsvc.service.search.registry import Views
 from memsvc.service.search.scope import Reader, Scope, scope_of
 from memsvc.service.search.vector import VectorSearch
-from memsvc.service.search.view import PartitionView
+from memsvc.service.search.view import OnDamage, PartitionView
 from memsvc.store import heads, keys
 from memsvc.store.snapshot import Snapshot
 from memsvc.text.fusion import fuse
@@ -103,7 +103,9 @@ class Searcher:
             position = format_position(snapshot.store_id, snapshot.epoch, snapshot.position)
             try:
                 check()
-                search = _Search(plan, snapshot, view, self.settings, self._book, check)
+                search = _Search(
+                    plan, snapshot, view, self.settings, self._book, check, self._views.on_damage
+                )
                 lists, token = search.run()
             except OutOfTime:
                 late = Degraded(DegradedLevel.TIMEOUT, "TIMEOUT")
@@ -121,13 +123,32 @@ class Searcher:
             tuple(search.explain or ()),
         )
 
-    def browse_ids(self, plan: Plan, control: Control) -> list[bytes]:
+    def _search(
+        self,
+        plan: Plan,
+        snapshot: Snapshot,
+        view: PartitionView | None,
+        check: Callable[[], None],
+    ) -> _Search:
+        return _Search(
+            plan, snapshot, view, self.settings, self._book, check, self._views.on_damage
+        )
+
+    def matching_ids(self, plan: Plan, control: Control) -> list[bytes]:
         """Ids of everything that passes the plan's reader, for a Forget by filter."""
         namespace = plan.request.namespace
         with self._views.read(namespace.tenant, namespace.agent) as (snapshot, view):
             if view is None:
                 return []
-            search = _Search(plan, snapshot, view, self.settings, self._book, control.check)
+            search = _Search(
+                plan,
+                snapshot,
+                view,
+                self.settings,
+                self._book,
+                control.check,
+                self._views.on_damage,
+            )
             return search.matching_ids()
 
 
@@ -170,7 +191,9 @@ class _Search:
         settings: SearchSettings,
         book: CostBook,
         check: Callable[[], None],
+        on_damage: OnDamage,
     ) -> None:
+        self._on_damage = on_damage
         self._plan = plan
         self._snapshot = snapshot
         self._view = view
@@ -287,6 +310,7 @@ class _Search:
                 self._book,
                 self._check,
                 self.explain,
+                self._on_damage,
             )
         found = []
         for number, (part, scope) in enumerate(zip(view.parts, self._scopes, strict=True)):

@@ -17,6 +17,7 @@ from memsvc.segments.topk import best
 from memsvc.service.search.costs import CostBook, SegmentCosts
 from memsvc.service.search.parts import Part
 from memsvc.service.search.scope import Scope
+from memsvc.service.search.view import OnDamage
 from memsvc.store.snapshot import Snapshot
 
 Index = NDArray[np.int64]
@@ -52,6 +53,7 @@ class VectorSearch:
         book: CostBook,
         check: Callable[[], None],
         explain: list[ExplainPart] | None,
+        on_damage: OnDamage,
     ) -> None:
         self._snapshot = snapshot
         self._partition = partition
@@ -60,6 +62,7 @@ class VectorSearch:
         self._book = book
         self._check = check
         self._explain = explain
+        self._on_damage = on_damage
 
     def search(self, part: Part, scope: Scope, k: int, ef: int) -> Found:
         """The k best rows of a part among those in scope."""
@@ -72,6 +75,8 @@ class VectorSearch:
             found, plan, why = self._sealed(part, scope, k, ef)
         except SegmentDamaged as damaged:
             # The file has just been taken out of service: once more with what is left.
+            if part.segment is not None:
+                self._on_damage(part.segment.meta, part.segment.damaged)
             found, plan, why = self._sealed(part, scope, k, ef)
             found.lost = True
             why = f"{damaged.reason}; {why}"

@@ -1,0 +1,319 @@
+"""Administration: whole tenants, maintenance, a look inside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import numpy as np
+
+from memsvc.domain.errors import FailedPrecondition, invalid
+from memsvc.domain.log import Entry
+from memsvc.domain.types import (
+    Caller,
+    Degraded,
+    DegradedLevel,
+    ForgetMode,
+    ForgetRequest,
+    Namespace,
+    Status,
+)
+from memsvc.service.api import AgentFacts
+from memsvc.service.forgetting import ForgetDecision
+from memsvc.service.node import Node
+from memsvc.service.positions import format_id, format_position, parse_id
+from memsvc.store import heads, keys
+from memsvc.store.keys import Partition
+from memsvc.store.snapshot import Snapshot
+
+ERASE_BATCH: Final = 5_000
+"""Memories erased in one transaction, so that writes of others go on in between."""
+EXPORT_BATCH: Final = 1_000
+MAX_PAGE: Final = 10_000
+DEFAULT_PAGE: Final = 1_000
+MAX_LOG_TAIL: Final = 1_000
+
+
+class AdminService:
+    """Implements api.AdminApi on a node. ``reload`` reads the configuration again."""
+
+    def __init__(
+        self, node: Node, reload: Callable[[], tuple[list[str], list[str]]] | None = None
+    ) -> None:
+        self._node = node
+        self._reload = reload
+
+    # -- tenants -----------------------------------------------------------------------
+
+    def list_tenants(
+        self, tenant: str, page_size: int, page_token: str
+    ) -> tuple[list[AgentFacts], str]:
+        """One page in order of tenant and agent, and the token of the next."""
+        size = page_size or DEFAULT_PAGE
+        if size > MAX_PAGE:
+            raise invalid("page_size", f"1 to {MAX_PAGE}")
+        prefix = f"{tenant}\0".encode() if tenant else b""
+        try:
+            start = bytes.fromhex(page_token)
+        except ValueError:
+            raise invalid("page_token", "not a token of ListTenants") from None
+        found: list[AgentFacts] = []
+        with self._node.store.read() as snapshot:
+            for p in snapshot.partitions(start, prefix):
+                if len(found) == size:
+                    return found, keys.name_key(p.tenant, p.agent).hex()
+                found.append(AgentFacts(p.tenant, p.agent, p.memories, p.active, p.size))
+        return found, ""
+
+    def export_tenant(
+        self, tenant: str, agent: str, vectors: bool
+    ) -> tuple[int, Iterator[dict[str, object]]]:
+        """Number of memories, and each as a JSON object that ``memsvc import`` reads."""
+        partitions = self._partitions(tenant, agent)
+        return sum(p.memories for p in partitions), self._export(partitions, vectors)
+
+    def _export(self, partitions: list[Partition], vectors: bool) -> Iterator[dict[str, object]]:
+        # Batches with a snapshot each: a long export must not keep old pages alive.
+        for partition in partitions:
+            row = 1
+            while True:
+                with self._node.store.read() as snapshot:
+                    generation = self._node.generations.default.number
+                    now = partition_now = snapshot.partition_number(partition.number)
+                    end = partition_now.next_row if now and partition_now else row
+                    wanted = [generation] if vectors else []
+                    high = min(row + EXPORT_BATCH, end)
+                    batch = [
+                        _exported(snapshot, partition, record.row, (vectors and generation) or 0)
+                        for record in snapshot.records(partition.number, row, high, wanted)
+                    ]
+                yield from (item for item in batch if item is not None)
+                row = high
+                if row >= end:
+                    break
+
+    def erase_tenant(
+        self, caller: Caller, tenant: str, agent: str, validate_only: bool, reason: str
+    ) -> tuple[int, str]:
+        """Forgets everything of a tenant (or one of its agents) and has it erased from all
+        files soon. Returns how many memories, and the position."""
+        erased = 0
+        for partition in self._partitions(tenant, agent):
+            if validate_only:
+                erased += partition.memories
+                continue
+            while True:
+                with self._node.store.read() as snapshot:
+                    ids = _stored_ids(snapshot, partition.number, ERASE_BATCH)
+                if not ids:
+                    break
+                request = ForgetRequest(
+                    Namespace(partition.tenant, partition.agent),
+                    mode=ForgetMode.HARD,
+                    reason=reason or "tenant erased",
+                )
+                decision = ForgetDecision(request, None, ids, caller, "")
+                erased += self._node.writer.run(decision).changed
+        if not validate_only:
+            self._node.maintenance.ask(seal_min_rows=0, merge_all=False, purge=True)
+        with self._node.store.read() as snapshot:
+            position = format_position(snapshot.store_id, snapshot.epoch, snapshot.position)
+        return erased, position
+
+    def _partitions(self, tenant: str, agent: str) -> list[Partition]:
+        if not tenant:
+            raise invalid("tenant", "is required")
+        with self._node.store.read() as snapshot:
+            if agent:
+                found = snapshot.partition(tenant, agent)
+                return [found] if found else []
+            return list(snapshot.partitions(prefix=f"{tenant}\0".encode()))
+
+    # -- the node ----------------------------------------------------------------------
+
+    def set_degraded(self, level: int | None, reason: str) -> tuple[Degraded, bool]:
+        """Forces a level, or gives control back to the node."""
+        if level is not None and not 0 <= level <= DegradedLevel.NO_MEMORY:
+            raise invalid("level", "0 to 4, or unset for automatic")
+        degradation = self._node.degradation
+        degradation.force(None if level is None else DegradedLevel(level), reason)
+        return degradation.current, degradation.forced
+
+    def maintain(
+        self, seal_min_rows: int, merge_all: bool, purge: bool, wait_seconds: float
+    ) -> tuple[int, bool]:
+        """Starts maintenance; returns partitions queued, and whether nothing is left."""
+        if purge:
+            self._node.sweep()
+        asked = self._node.maintenance.ask(
+            seal_min_rows=seal_min_rows, merge_all=merge_all, purge=purge
+        )
+        return asked, self._node.maintenance.wait_idle(wait_seconds)
+
+    def reload(self) -> tuple[list[str], list[str]]:
+        """Settings that took effect, and those that need a restart."""
+        if self._reload is None:
+            raise FailedPrecondition("this node has no configuration file to read again")
+        return self._reload()
+
+    def inspect(
+        self, tenant: str, agent: str, verify: bool, log_tail: int, memory_id: str
+    ) -> dict[str, object]:
+        """Facts about log, segments, partitions, or the life of one memory."""
+        if log_tail > MAX_LOG_TAIL:
+            raise invalid("log_tail", f"at most {MAX_LOG_TAIL}")
+        node = self._node
+        damaged_now = node.maintenance.scrub() if verify else None
+        with node.store.read() as snapshot:
+            facts: dict[str, object] = {
+                "store_id": snapshot.store_id,
+                "epoch": snapshot.epoch,
+                "position": snapshot.position,
+                "digest": snapshot.digest.hex(),
+                "memories": snapshot.memories,
+                "accounted_bytes": snapshot.accounted_bytes,
+                "file_bytes": node.store.file_bytes(),
+                "partitions": snapshot.count("names"),
+                "segments": snapshot.count("manifest"),
+                "segment_bytes": snapshot.segment_bytes,
+                "damaged_files": node.maintenance.damaged_files,
+                "waiting_for_erasure": snapshot.count("erasures"),
+                "dirty_since": snapshot.dirty_since,
+                "views_bytes": node.views.nbytes,
+                "generations": [
+                    {
+                        "number": g.number,
+                        "embedding": g.embedding,
+                        "dimension": g.dimension,
+                        "default": g.is_default,
+                    }
+                    for g in snapshot.generations()
+                ],
+                "tables": {name: snapshot.count(name) for name in keys.TABLES},
+            }
+            if damaged_now is not None:
+                facts["damaged_found"] = damaged_now
+            if tenant:
+                facts["partition"] = _partition_facts(snapshot, tenant, agent)
+            if log_tail:
+                last = snapshot.position
+                entries = (snapshot.entry(p) for p in range(max(1, last - log_tail + 1), last + 1))
+                facts["log"] = [_entry_facts(found[0]) for found in entries if found]
+            if memory_id:
+                facts["memory"] = _memory_facts(snapshot, memory_id)
+        return facts
+
+
+def _stored_ids(snapshot: Snapshot, partition: int, most: int) -> list[bytes]:
+    """Ids of memories that are not forgotten."""
+    found: list[bytes] = []
+    record = snapshot.partition_number(partition)
+    if record is None or not record.memories:
+        return []
+    for low in range(1, record.next_row, 20_000):
+        _, states = snapshot.state_range(partition, low, min(low + 20_000, record.next_row))
+        kept = states[(states["flags"] & 1 == 1) & (states["status"] != Status.FORGOTTEN)]
+        found.extend(bytes(i) for i in kept["id"][: most - len(found)])
+        if len(found) >= most:
+            break
+    return found
+
+
+def _exported(
+    snapshot: Snapshot, partition: Partition, row: int, generation: int
+) -> dict[str, object] | None:
+    state, text = snapshot.state(partition.number, row), snapshot.text(partition.number, row)
+    if state is None or text is None:
+        return None
+    hit = heads.parse_head(text.head)
+    metadata = heads.metadata_of(hit)
+    shown: dict[str, object] = {
+        name: value
+        for name in ("seq", *heads.LABELS)
+        if (value := getattr(metadata, name)) not in (None, "")
+    }
+    shown |= {"ts": state.ts, "importance": state.importance}
+    if metadata.attributes:
+        shown["attributes"] = {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in metadata.attributes.items()
+        }
+    item: dict[str, object] = {
+        "namespace": {"tenant": partition.tenant, "agent": partition.agent, "session": hit.session},
+        "id": format_id(state.id),
+        "status": Status(state.status).name,
+        "version": state.version,
+        "created_at": state.created_at,
+        "expires_at": state.expires_at,
+        "recall_count": state.recall_count,
+        "dedup_key": text.dedup_key,
+        "content": text.content,
+        "summary": hit.summary,
+        "metadata": shown,
+    }
+    if generation:
+        raw = snapshot.vector(generation, partition.number, row)
+        if raw is not None:
+            item["vector"] = np.frombuffer(raw, np.float32).astype(float).tolist()
+    return item
+
+
+def _partition_facts(snapshot: Snapshot, tenant: str, agent: str) -> dict[str, object] | None:
+    p = snapshot.partition(tenant, agent)
+    if p is None:
+        return None
+    return {
+        "number": p.number,
+        "memories": p.memories,
+        "active": p.active,
+        "bytes": p.size,
+        "position": p.position,
+        "rows": p.next_row - 1,
+        "tail_rows": p.next_row - p.sealed_row,
+        "segments": [
+            {
+                "name": s.name,
+                "rows": [s.row_lo, s.row_hi],
+                "count": s.count,
+                "position": s.position,
+                "bytes": s.size,
+                "files": {f.name: f.bytes for f in s.files},
+            }
+            for s in snapshot.segments(p.number)
+        ],
+    }
+
+
+def _entry_facts(entry: Entry) -> dict[str, object]:
+    return {
+        "position": entry.position,
+        "time": entry.time,
+        "tenant": entry.tenant,
+        "agent": entry.agent,
+        "actor": entry.actor,
+        "action": entry.action.name,
+        "reason": entry.reason,
+        "effects": len(entry.effects),
+    }
+
+
+def _memory_facts(snapshot: Snapshot, memory_id: str) -> list[dict[str, object]]:
+    id_bytes = parse_id(memory_id)
+    if id_bytes is None:
+        return []
+    life = []
+    for entry in snapshot.audit(id_bytes):
+        for e in entry.effects:
+            if e.id == id_bytes:
+                life.append(
+                    _entry_facts(entry)
+                    | {
+                        "action": e.action.name,
+                        "version": e.version,
+                        "before": e.status_before.name,
+                        "after": e.status_after.name,
+                        "importance": e.importance,
+                        "payload_hash": e.payload_hash.hex(),
+                    }
+                )
+    return life

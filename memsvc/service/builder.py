@@ -1,0 +1,90 @@
+"""The node's side of a builder process: start it, give it a job, wait, start it again."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+SINGLE_THREADED = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+"""Two BLAS threads in two scanning threads halve the throughput of both."""
+
+
+class BuilderFailed(Exception):
+    """The job did not succeed; it may be tried again."""
+
+
+class Builder:
+    """One builder process, started when it is first needed. One job at a time."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._data_dir = data_dir
+        self._process: subprocess.Popen[str] | None = None
+        self._lock = threading.Lock()
+        self._stopped = False
+
+    def run(
+        self, job: dict[str, Any], progress: Callable[[float], None] = lambda _share: None
+    ) -> Any:
+        """Carries out a job and returns what it made. Raises BuilderFailed, also when the
+        process dies or is stopped."""
+        process = self._started()
+        assert process.stdin is not None and process.stdout is not None
+        try:
+            process.stdin.write(json.dumps(job) + "\n")
+            process.stdin.flush()
+            for line in process.stdout:
+                message = json.loads(line)
+                if "done" in message:
+                    return message["done"]
+                if "error" in message:
+                    raise BuilderFailed(message["error"])
+                if "progress" in message:
+                    progress(message["progress"])
+        except OSError as error:
+            raise BuilderFailed(f"the builder died: {error}") from error
+        raise BuilderFailed(f"the builder died (exit status {process.wait()})")
+
+    def stop(self) -> None:
+        """Ends the process at once; what it was building is left as a .tmp folder."""
+        with self._lock:
+            self._stopped = True
+            if self._process is not None:
+                self._process.kill()
+                self._process.wait()
+
+    def _started(self) -> subprocess.Popen[str]:
+        with self._lock:
+            if self._stopped:
+                raise BuilderFailed("the node is shutting down")
+            if self._process is None or self._process.poll() is not None:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", "memsvc.service.builder_process", str(self._data_dir)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                    env={**os.environ, **SINGLE_THREADED},
+                    # Ctrl-C is for the node, which ends its builders itself.
+                    process_group=0,
+                )
+                log.info("builder started, pid %d", self._process.pid)
+            return self._process
+
+    @property
+    def pid(self) -> int | None:
+        """Process id, None before the first job."""
+        return None if self._process is None else self._process.pid
+
+    def kill(self) -> None:
+        """Kills the process, for tests of what happens then."""
+        if self._process is not None:
+            os.kill(self._process.pid, signal.SIGKILL)

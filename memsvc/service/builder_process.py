@@ -1,0 +1,110 @@
+"""The builder: a process of its own at low priority that makes segment files and copies.
+
+It reads jobs as JSON lines from its standard input and answers with JSON lines on its
+standard output: ``{"progress": 0..1}`` while it works, then ``{"done": ...}`` or
+``{"error": "..."}``. It ends when its input does, so it never outlives the node. It only
+reads the database; what it made takes effect when the writer says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any, TextIO
+
+from memsvc.domain.records import RowRecord
+from memsvc.segments.build import BuildSpec, build_segment
+from memsvc.store import heads
+from memsvc.store.store import Store
+from memsvc.text.index import invert
+from memsvc.text.tokenize import terms
+
+NICE = 19
+
+
+def row_terms(record: RowRecord) -> list[str]:
+    """The words of a row, as they are searched."""
+    summary = heads.parse_head(record.head).summary
+    return terms(heads.keyword_text(summary, record.content))
+
+
+class Builder:
+    """Carries out jobs on one data directory."""
+
+    def __init__(self, data_dir: Path, out: TextIO) -> None:
+        self._data_dir = data_dir
+        self._out = out
+
+    def tell(self, **message: object) -> None:
+        """Sends one line to the node."""
+        self._out.write(json.dumps(message) + "\n")
+        self._out.flush()
+
+    def run(self, job: dict[str, Any]) -> object:
+        """Carries out one job; returns what "done" carries."""
+        if job["job"] == "build":
+            return self._build(BuildSpec.from_json(json.dumps(job["spec"])), Path(job["root"]))
+        if job["job"] == "copy":
+            return self._copy(Path(job["to"]))
+        raise ValueError(f"unknown job {job['job']!r}")
+
+    def _build(self, spec: BuildSpec, root: Path) -> object:
+        store = Store(self._data_dir, readonly=True)
+        try:
+            with store.read() as snapshot:
+                # The segment is for the position it was read at, whatever was asked.
+                spec = BuildSpec.from_json(
+                    json.dumps({**json.loads(spec.to_json()), "position": snapshot.position})
+                )
+                rows = snapshot.records(
+                    spec.partition, spec.row_lo, spec.row_hi, [g for g, _ in spec.generations]
+                )
+                meta = build_segment(
+                    spec,
+                    rows,
+                    root,
+                    row_terms,
+                    invert,
+                    progress=lambda share: self.tell(progress=share),
+                )
+        finally:
+            store.close()
+        return json.loads(meta.to_json())
+
+    def _copy(self, to: Path) -> object:
+        """A compacted copy of the database, flushed to disk. Returns its position."""
+        store = Store(self._data_dir, readonly=True)
+        try:
+            to.mkdir(parents=True, exist_ok=True)
+            fd = os.open(to / "data.mdb", os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+            try:
+                store.compact_copy(fd)
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        finally:
+            store.close()
+        return {"bytes": (to / "data.mdb").stat().st_size}
+
+
+def main() -> None:
+    """Serves jobs until the input ends. Argument: the data directory."""
+    # Setting up numpy and usearch must not print into the protocol.
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    with contextlib.suppress(OSError):
+        os.nice(NICE)
+    builder = Builder(Path(sys.argv[1]), out)
+    builder.tell(ready=True)
+    for line in sys.stdin:
+        try:
+            builder.tell(done=builder.run(json.loads(line)))
+        except Exception as error:  # the node decides what to do about it
+            builder.tell(error=f"{type(error).__name__}: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,339 @@
+"""The four calls: what agents may ask of a node."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from memsvc.domain.errors import DeadlineExceeded, MemsvcError, Unavailable
+from memsvc.domain.filters import Filter
+from memsvc.domain.log import Action, Entry, Generation
+from memsvc.domain.types import (
+    Caller,
+    Degraded,
+    DegradedLevel,
+    ForgetAnswer,
+    ForgetMode,
+    ForgetRequest,
+    Mode,
+    QueryAnswer,
+    QueryRequest,
+    WriteAnswer,
+    WriteRequest,
+)
+from memsvc.domain.validate import check_forget, check_query, check_write
+from memsvc.service.api import Control
+from memsvc.service.degradation import Degradation
+from memsvc.service.forgetting import ForgetDecision
+from memsvc.service.positions import format_position, parse_id, parse_position
+from memsvc.service.recalls import RecallBuffer
+from memsvc.service.search.scope import Reader
+from memsvc.service.search.searcher import Plan, Searcher, check_rights, empty_answer, words_of
+from memsvc.service.writing import WriteDecision, WriteLimits, prepare, unknown_embedding
+from memsvc.store.store import Store
+from memsvc.store.writer import Writer
+
+T = TypeVar("T")
+FALLBACK_TOP_K = 20
+"""What top_k is lowered to at level FALLBACK (S27)."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallSettings:
+    """What the calls take from the configuration; times in ms. May be replaced at any time."""
+
+    write_limits: WriteLimits
+    default_top_k: int
+    max_top_k: int
+    ef_search: int
+    min_score: Callable[[str, str], float]
+
+
+class Generations:
+    """The embedding generations of the store, known without asking it each time."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._known: list[Generation] = []
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Reads them again, after a change."""
+        with self._store.read() as snapshot:
+            self._known = snapshot.generations()
+
+    @property
+    def default(self) -> Generation:
+        """The one that is meant when no embedding is named."""
+        return next(g for g in self._known if g.is_default)
+
+    def named(self, embedding: str) -> Generation:
+        """The generation of an embedder. Raises FailedPrecondition when it is unknown."""
+        if not embedding:
+            return self.default
+        for generation in self._known:
+            if generation.embedding == embedding:
+                return generation
+        raise unknown_embedding(embedding, [g.embedding for g in self._known])
+
+
+class Progress:
+    """The position that readers may rely on; lets a query wait for one."""
+
+    def __init__(self, position: int) -> None:
+        self._position = position
+        self._moved = threading.Condition()
+
+    def reached(self, position: int) -> None:
+        """Told by the writer after each commit."""
+        with self._moved:
+            self._position = max(self._position, position)
+            self._moved.notify_all()
+
+    def wait_for(self, position: int, control: Control) -> bool:
+        """Whether the position came before the call's deadline."""
+        with self._moved:
+            while self._position < position:
+                left = control.remaining()
+                if left <= 0 or control.cancelled():
+                    return False
+                self._moved.wait(min(left, 0.1))
+        return True
+
+
+class MemoryService:
+    """Implements api.MemoryApi except health. ``clock`` gives UTC ms, ``random(n)`` n bytes."""
+
+    def __init__(
+        self,
+        store: Store,
+        writer: Writer,
+        searcher: Searcher,
+        generations: Generations,
+        degradation: Degradation,
+        recalls: RecallBuffer,
+        progress: Progress,
+        settings: CallSettings,
+        *,
+        clock: Callable[[], int],
+        random: Callable[[int], bytes] = os.urandom,
+        guard_writes: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._store = store
+        self._writer = writer
+        self._searcher = searcher
+        self._generations = generations
+        self._degradation = degradation
+        self._recalls = recalls
+        self._progress = progress
+        self.settings = settings
+        self._clock = clock
+        self._random = random
+        self._guard_writes = guard_writes
+        self._active = 0
+        self._active_lock = threading.Lock()
+
+    @property
+    def active_calls(self) -> int:
+        """Calls being served."""
+        return self._active
+
+    # -- write -------------------------------------------------------------------------
+
+    def write(self, caller: Caller, request: WriteRequest, control: Control) -> WriteAnswer:
+        """Applies all items or none; returns when they are committed."""
+        with self._counted():
+            control.check()
+            generation = self._generations.named(request.embedding)
+            check_write(request, generation.dimension)
+            self._guard_writes()
+            prepared = prepare(request, generation.number, self._clock(), self._random)
+            decision = WriteDecision(
+                request,
+                caller,
+                prepared,
+                generation.number,
+                self.settings.write_limits,
+                self._random,
+            )
+            future = self._writer.submit(
+                decision, items=len(request.items), deadline=control.deadline
+            )
+            return _result(future, control)
+
+    # -- query -------------------------------------------------------------------------
+
+    def query(self, caller: Caller, request: QueryRequest, control: Control) -> QueryAnswer:
+        """Answers for one position; past query.timeout_ms empty and marked."""
+        with self._counted():
+            control.check()
+            plan = self._plan(caller, request)
+            self._await_position(request.min_position, control)
+            forced = self._degradation.forced_empty(plan.mode, bool(plan.terms))
+            if forced is not None:
+                return empty_answer(plan, self._position(), forced)
+            answer = self._searcher.answer(plan, control)
+            if request.rank is not None:
+                self._recalls.add(request.namespace, [h.id for hits in answer.lists for h in hits])
+            return answer
+
+    def _plan(self, caller: Caller, request: QueryRequest) -> Plan:
+        settings, namespace = self.settings, request.namespace
+        generation = self._generations.named(request.embedding)
+        terms = words_of(request.text)
+        filters, mode = check_query(request, generation.dimension, settings.max_top_k, bool(terms))
+        if filters is not request.filters:
+            request = replace(request, filters=filters)
+        check_rights(caller, request)
+        degraded = self._degradation.of_queries()
+        top_k = request.top_k or settings.default_top_k
+        if request.ids:
+            top_k = len(request.ids)
+        elif degraded.level is DegradedLevel.FALLBACK:
+            top_k = min(top_k, FALLBACK_TOP_K)
+        elif degraded.level is DegradedLevel.NO_VECTORS and terms:
+            mode = Mode.KEYWORD if mode in (Mode.VECTOR, Mode.HYBRID) else mode
+        if mode is Mode.KEYWORD and request.vectors:
+            # Words were asked for; the vector would only cost time.
+            request = replace(request, vectors=())
+        min_score = settings.min_score(namespace.tenant, namespace.agent)
+        return Plan(
+            request=request,
+            reader=Reader(filters, self._clock(), caller.may_review, request.as_of),
+            mode=mode,
+            generation=generation,
+            top_k=top_k,
+            min_score=min_score if request.min_score is None else request.min_score,
+            ef=request.ef_search or settings.ef_search,
+            terms=terms,
+            degraded=degraded,
+        )
+
+    def _await_position(self, text: str, control: Control) -> None:
+        if not text:
+            return
+        with self._store.read() as snapshot:
+            position = parse_position(text, snapshot.store_id, snapshot.epoch)
+        if not self._progress.wait_for(position, control):
+            raise DeadlineExceeded(
+                f"position {position} was not reached within the deadline",
+                reason="POSITION_NOT_REACHED",
+                hint="allow more time, or ask the primary",
+                retry_after_ms=200,
+            )
+
+    def _position(self) -> str:
+        with self._store.read() as snapshot:
+            return format_position(snapshot.store_id, snapshot.epoch, snapshot.position)
+
+    # -- forget ------------------------------------------------------------------------
+
+    def forget(self, caller: Caller, request: ForgetRequest, control: Control) -> ForgetAnswer:
+        """Erases or lowers memories; with validate_only tells what would be."""
+        with self._counted():
+            control.check()
+            filters = check_forget(request)
+            decision = ForgetDecision(
+                request,
+                filters,
+                self._selected(request, filters, control),
+                caller,
+                self._random(8).hex(),
+            )
+            if request.validate_only:
+                with self._store.read() as snapshot:
+                    return decision.preview(snapshot, max(self._clock(), snapshot.time))
+            future = self._writer.submit(decision, items=1, deadline=control.deadline, frees=True)
+            return _result(future, control)
+
+    def _selected(
+        self, request: ForgetRequest, filters: Filter | None, control: Control
+    ) -> list[bytes]:
+        """Ids that the decision will judge: those named, or those that match now."""
+        if request.ids:
+            return [i for i in map(parse_id, request.ids) if i is not None]
+        # HARD is about what is stored, not about what is visible.
+        hidden = request.mode is ForgetMode.HARD
+        plan = Plan(
+            request=QueryRequest(request.namespace),
+            reader=Reader(filters, self._clock(), True, None, all_statuses=hidden),
+            mode=Mode.BROWSE,
+            generation=self._generations.default,
+            top_k=0,
+            min_score=-1.0,
+            ef=0,
+            terms=(),
+            degraded=Degraded(),
+        )
+        return self._searcher.matching_ids(plan, control)
+
+    # -- counting calls ----------------------------------------------------------------
+
+    def _counted(self) -> _Counted:
+        return _Counted(self)
+
+    def enter(self) -> None:
+        """One more call is being served."""
+        with self._active_lock:
+            self._active += 1
+
+    def leave(self) -> None:
+        """One fewer."""
+        with self._active_lock:
+            self._active -= 1
+
+
+class _Counted:
+    def __init__(self, service: MemoryService) -> None:
+        self._service = service
+
+    def __enter__(self) -> None:
+        self._service.enter()
+
+    def __exit__(self, *_: object) -> None:
+        self._service.leave()
+
+
+def _result(future: Future[T], control: Control) -> T:
+    """The result of a write, waited for until the call's deadline."""
+    try:
+        while True:
+            left = control.remaining()
+            try:
+                return future.result(timeout=max(0.0, min(left, 0.25)))
+            except FutureTimeout:
+                if control.remaining() > 0 and not control.cancelled():
+                    continue
+                if future.cancel():
+                    raise DeadlineExceeded("the deadline of the call has passed") from None
+                raise DeadlineExceeded(
+                    "the deadline passed while the write was being committed; it may or may "
+                    "not have been applied",
+                    hint="send it again with the same request_id and dedup_keys: it is "
+                    "applied once",
+                ) from None
+    except MemsvcError:
+        raise
+    except Exception as error:
+        raise Unavailable(
+            "the write could not be stored",
+            reason="STORE_FAILED",
+            hint="the node's log has the cause; the request may be repeated",
+            retry_after_ms=1_000,
+        ) from error
+
+
+def start_generation(embedding: str, dimension: int) -> Entry:
+    """The entry that makes the first embedding generation of a store."""
+    return Entry(
+        "",
+        "",
+        Action.GENERATION,
+        actor="system",
+        generation=Generation(1, embedding, dimension, True),
+    )

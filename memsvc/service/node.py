@@ -1,0 +1,374 @@
+"""A node: store, writer, views, maintenance and the calls, put together.
+
+The one place that reads the clock and draws randomness; everything below is given them.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import memsvc
+from memsvc.config import Settings
+from memsvc.domain.errors import MemsvcError
+from memsvc.domain.types import (
+    Degraded,
+    DegradedLevel,
+    HealthAnswer,
+    Load,
+    StoreFacts,
+)
+from memsvc.segments.costs import measure_costs
+from memsvc.service import sweeper
+from memsvc.service.degradation import Degradation
+from memsvc.service.maintenance import IndexSettings, Maintenance
+from memsvc.service.memory import (
+    CallSettings,
+    Generations,
+    MemoryService,
+    Progress,
+    start_generation,
+)
+from memsvc.service.metrics import Metrics, NodeReadings
+from memsvc.service.positions import format_position
+from memsvc.service.recalls import RecallBuffer
+from memsvc.service.reserve import DiskReserve
+from memsvc.service.schedule import Schedule
+from memsvc.service.search.costs import CostBook
+from memsvc.service.search.registry import Views
+from memsvc.service.search.searcher import Searcher, SearchSettings
+from memsvc.service.startup import check_generation, check_index
+from memsvc.service.writing import WriteLimits
+from memsvc.store.store import Store
+from memsvc.store.write_txn import WriteTxn
+from memsvc.store.writer import Writer
+
+log = logging.getLogger(__name__)
+
+DAY_MS = 86_400_000
+HOUR_MS = 3_600_000
+RECALL_FLUSH_S = 5.0
+SCRUB_EVERY_S = 24 * 3_600.0
+
+
+def system_clock() -> int:
+    """UTC milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+class Node:
+    """An open node. ``clock`` gives UTC ms and ``random(n)`` n bytes; tests give their own.
+
+    Raises FailedPrecondition when the settings do not fit the store or the directory is in
+    use. ``memory`` has the calls, ``health()`` tells how the node is.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        clock: Callable[[], int] = system_clock,
+        random: Callable[[int], bytes] = os.urandom,
+        metrics: Metrics | None = None,
+        upkeep: bool = True,
+    ) -> None:
+        self.settings = settings
+        self.clock = clock
+        self.metrics = metrics or Metrics()
+        check_index(settings)
+        self.store = Store(settings.storage.data_dir, new_id=lambda: random(16))
+        try:
+            self._open(settings, random)
+        except BaseException:
+            self.store.close()
+            raise
+        self._stopping = threading.Event()
+        self._stopped = False
+        self._ready = True
+        self.maintenance.start()
+        self._ticker = threading.Thread(target=self._tick_loop, name="memsvc-upkeep", daemon=True)
+        if upkeep:
+            self._ticker.start()
+
+    def _open(self, settings: Settings, random: Callable[[int], bytes]) -> None:
+        with self.store.read() as snapshot:
+            position = snapshot.position
+        self.progress = Progress(position)
+        self.reserve = DiskReserve(settings.storage.data_dir, settings.storage.reserve_bytes)
+        self.reserve.check()
+        self.writer = Writer(
+            self.store,
+            self.clock,
+            queue_max=settings.storage.write_queue_max,
+            lazy=settings.storage.wal_sync == "every_1000ms",
+            on_commit=self._committed,
+            on_full=self.reserve.give_up,
+        )
+        with self.store.read() as snapshot:
+            known = snapshot.generations()
+        if not known:
+            entry = start_generation(settings.index.embedding, settings.index.dimension)
+            self.writer.run(lambda txn: txn.append(entry))
+        self.generations = Generations(self.store)
+        try:
+            check_generation(settings, self.generations.default)
+        except MemsvcError:
+            self.writer.stop()
+            raise
+        self.degradation = Degradation()
+        self.recalls = RecallBuffer()
+        self.views = Views(
+            self.store,
+            settings.storage.tail_budget_bytes,
+            settings.index.attributes,
+        )
+        self.maintenance = Maintenance(
+            self.store,
+            self.writer,
+            self.views,
+            IndexSettings(
+                settings.index.dtype,
+                settings.index.m,
+                settings.index.ef_construction,
+                settings.index.attributes,
+                settings.storage.seal_rows,
+            ),
+            clock=self.clock,
+            purge_delay_ms=self._purge_delay_ms,
+            on_built=self.metrics.built,
+        )
+        self.views.on_damage = self.maintenance.on_damage
+        self.searcher = Searcher(
+            self.views, _search_settings(settings), CostBook(measure_costs(), settings.index.m)
+        )
+        self.memory = MemoryService(
+            self.store,
+            self.writer,
+            self.searcher,
+            self.generations,
+            self.degradation,
+            self.recalls,
+            self.progress,
+            _call_settings(settings),
+            clock=self.clock,
+            random=random,
+            guard_writes=self.reserve.guard,
+        )
+        self._schedule = Schedule(settings.lifecycle.compact_cron, self._now())
+        self.metrics.bind(self.readings)
+
+    # -- life --------------------------------------------------------------------------
+
+    def apply(self, settings: Settings) -> None:
+        """Takes the settings that may change while running (S21)."""
+        self.settings = settings
+        self.memory.settings = _call_settings(settings)
+        self.searcher.settings = _search_settings(settings)
+        self.views.budget = settings.storage.tail_budget_bytes
+        self.writer.queue_max = settings.storage.write_queue_max
+        self.maintenance.settings = replace(
+            self.maintenance.settings, seal_rows=settings.storage.seal_rows
+        )
+        self._schedule = Schedule(settings.lifecycle.compact_cron, self._now())
+
+    def stop(self) -> None:
+        """Finishes queued writes, flushes recalls, ends builders, closes the store."""
+        if self._stopped:
+            return
+        self._stopped = True
+        self._ready = False
+        self._stopping.set()
+        if self._ticker.is_alive():
+            self._ticker.join()
+        self.maintenance.stop()
+        try:
+            self._flush_recalls()
+        except Exception:
+            log.exception("recalls were not flushed")
+        self.writer.stop()
+        self.views.clear()
+        self.store.close()
+
+    def _now(self) -> datetime:
+        return datetime.fromtimestamp(self.clock() / 1_000, UTC)
+
+    def _purge_delay_ms(self) -> int:
+        # Half of what is promised: the rest is for rewriting segments and database.
+        return int(self.settings.lifecycle.purge_within_hours * HOUR_MS / 2)
+
+    def _committed(self, position: int, seconds: float, items: int, tails: dict[int, int]) -> None:
+        self.progress.reached(position)
+        if items:
+            self.metrics.committed(seconds, items)
+        for partition, rows in tails.items():
+            self.maintenance.grown(partition, rows)
+
+    # -- upkeep ------------------------------------------------------------------------
+
+    def _tick_loop(self) -> None:
+        next_recalls = next_scrub = time.monotonic()
+        next_scrub += SCRUB_EVERY_S
+        while not self._stopping.wait(1.0):
+            try:
+                self.tick()
+                if time.monotonic() >= next_recalls:
+                    next_recalls = time.monotonic() + RECALL_FLUSH_S
+                    self._flush_recalls()
+                if time.monotonic() >= next_scrub:
+                    next_scrub = time.monotonic() + SCRUB_EVERY_S
+                    self.maintenance.scrub()
+            except Exception:
+                log.exception("upkeep failed; it is tried again in a second")
+
+    def tick(self) -> None:
+        """One round of upkeep: disk, expiry, truncation, erasure, schedule, checks."""
+        self.reserve.check()
+        self.store.reader_check()
+        self.sweep()
+        now = self.clock()
+        with self.store.read() as snapshot:
+            dirty = snapshot.dirty_since
+            waiting = {
+                p for p, _row, _pos, at in snapshot.erasures() if at <= now - self._purge_delay_ms()
+            }
+        for partition in waiting:
+            self.maintenance.look_at(partition)
+        if dirty and dirty <= now - self._purge_delay_ms() and not self.reserve.full:
+            self.maintenance.compact_soon()
+        if self._schedule.due(self._now()):
+            self.maintenance.ask(seal_min_rows=0, merge_all=True, purge=bool(dirty))
+        damaged = self.maintenance.damaged_files
+        self.degradation.check(
+            Degraded(DegradedLevel.NO_VECTORS, "SEGMENT_DAMAGED") if damaged else Degraded()
+        )
+
+    def sweep(self) -> None:
+        """Expires, truncates and forgets what is due."""
+        now = self.clock()
+        expired_before = now - self._purge_delay_ms()
+        replaced_before = now - self.settings.storage.log_retention_days * DAY_MS
+        with self.store.read() as snapshot:
+            due = (
+                bool(snapshot.due("expiry", now, 1)),
+                bool(
+                    snapshot.due("expired", expired_before, 1)
+                    or snapshot.due("replaced", replaced_before, 1)
+                ),
+                bool(snapshot.due_requests(now - DAY_MS, 1)),
+            )
+        steps: tuple[Callable[[WriteTxn], sweeper.Sweep], ...] = (
+            sweeper.expire,
+            lambda txn: sweeper.purge(txn, expired_before, replaced_before),
+            sweeper.forget_requests,
+        )
+        for wanted, step in zip(due, steps, strict=True):
+            more = wanted
+            while more and not self._stopping.is_set():
+                more = self.writer.run(step).more
+
+    def _flush_recalls(self) -> None:
+        for decision in self.recalls.decisions():
+            self.writer.run(decision)
+
+    # -- telling -----------------------------------------------------------------------
+
+    @property
+    def ready(self) -> bool:
+        """Whether the node takes calls."""
+        return self._ready
+
+    def drain(self) -> None:
+        """Says that the node is about to stop."""
+        self._ready = False
+
+    def health(self) -> HealthAnswer:
+        """How the node is. Never blocks, never raises."""
+        reasons = [] if self._ready else ["stopping"]
+        if self.reserve.full:
+            reasons.append("the disk is full: writes are refused")
+        with self.store.read() as snapshot:
+            position = format_position(snapshot.store_id, snapshot.epoch, snapshot.position)
+            facts = StoreFacts(
+                memories=snapshot.memories,
+                partitions=snapshot.count("names"),
+                segments=snapshot.count("manifest"),
+                bytes=snapshot.accounted_bytes,
+                max_bytes=self.settings.storage.max_bytes,
+                dimension=self.generations.default.dimension,
+                embedding=self.generations.default.embedding,
+                dtype=self.settings.index.dtype,
+                segment_bytes=snapshot.segment_bytes,
+                damaged_files=self.maintenance.damaged_files,
+            )
+        return HealthAnswer(
+            ready=self._ready,
+            role=self.settings.node.role,
+            position=position,
+            degraded=self.degradation.current,
+            load=Load(
+                self.writer.queued, self.settings.storage.write_queue_max, self.memory.active_calls
+            ),
+            store=facts,
+            version=memsvc.__version__,
+            store_id=self.store.store_id,
+            reasons=tuple(reasons),
+        )
+
+    def readings(self) -> NodeReadings:
+        """What Prometheus is told."""
+        health = self.health()
+        return NodeReadings(
+            ready=health.ready,
+            degraded_level=int(health.degraded.level),
+            write_queue=health.load.write_queue,
+            write_queue_max=health.load.write_queue_max,
+            memories=health.store.memories,
+            partitions=health.store.partitions,
+            segments=health.store.segments,
+            store_bytes=health.store.bytes,
+            store_max_bytes=health.store.max_bytes,
+            index_segment_bytes=health.store.segment_bytes,
+            index_tail_bytes=self.views.nbytes,
+            index_budget_bytes=self.views.budget,
+            builder_running=self.maintenance.running,
+            builder_waiting=self.maintenance.waiting,
+            damaged_files=health.store.damaged_files,
+            disk_free_bytes=shutil.disk_usage(self.store.data_dir).free,
+            log_position=self._log_position(),
+        )
+
+    def _log_position(self) -> int:
+        with self.store.read() as snapshot:
+            return snapshot.position
+
+
+def _call_settings(settings: Settings) -> CallSettings:
+    days, limits = settings.lifecycle.default_ttl_days, settings.limits
+    return CallSettings(
+        write_limits=WriteLimits(
+            default_ttl_ms=int(days * DAY_MS),
+            max_elements=settings.index.max_elements,
+            max_bytes=settings.storage.max_bytes,
+            tenant_max_items=limits.tenant_max_items,
+            tenant_max_bytes=limits.tenant_max_bytes,
+        ),
+        default_top_k=settings.query.default_top_k,
+        max_top_k=settings.query.max_top_k,
+        ef_search=settings.index.ef_search,
+        min_score=settings.min_score,
+    )
+
+
+def _search_settings(settings: Settings) -> SearchSettings:
+    return SearchSettings(
+        default_top_k=settings.query.default_top_k,
+        ef_search=settings.index.ef_search,
+        timeout_ms=settings.query.timeout_ms,
+        half_life_ms=int(settings.lifecycle.decay_half_life_days * DAY_MS),
+    )

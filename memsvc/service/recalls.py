@@ -1,0 +1,79 @@
+"""Recalls, counted in batches: one log entry now and then instead of a write per query.
+
+A crash loses what was not yet flushed: recall counts steer decay, they are not facts.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from memsvc.domain.limits import MAX_ENTRY_EFFECTS
+from memsvc.domain.log import Action, Entry
+from memsvc.domain.types import Namespace, Status
+from memsvc.service.positions import parse_id
+from memsvc.service.writing import unchanged_effect
+from memsvc.store.write_txn import WriteTxn
+
+MAX_PENDING: Final = 100_000
+"""Recalls kept between flushes; further ones are not counted."""
+
+
+class RecallBuffer:
+    """Collects recalls until they are flushed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pending: dict[tuple[str, str], dict[str, int]] = defaultdict(dict)
+        self._size = 0
+
+    def add(self, namespace: Namespace, ids: list[str]) -> None:
+        """Counts one recall of each memory."""
+        with self._lock:
+            if self._size + len(ids) > MAX_PENDING:
+                return
+            counts = self._pending[namespace.tenant, namespace.agent]
+            for id_text in ids:
+                counts[id_text] = counts.get(id_text, 0) + 1
+            self._size += len(ids)
+
+    def decisions(self) -> list[Callable[[WriteTxn], int]]:
+        """Takes what is pending, as decisions for the writer, one a partition."""
+        with self._lock:
+            pending, self._pending = self._pending, defaultdict(dict)
+            self._size = 0
+        return [_Decision(tenant, agent, counts) for (tenant, agent), counts in pending.items()]
+
+
+class _Decision:
+    def __init__(self, tenant: str, agent: str, counts: dict[str, int]) -> None:
+        self._tenant = tenant
+        self._agent = agent
+        self._counts = counts
+
+    def __call__(self, txn: WriteTxn) -> int:
+        """Appends the recalls of memories that are still active; returns how many."""
+        partition = txn.partition(self._tenant, self._agent)
+        if partition is None:
+            return 0
+        effects = []
+        for id_text, count in self._counts.items():
+            id_bytes = parse_id(id_text)
+            place = txn.locate(id_bytes) if id_bytes else None
+            state = txn.state(*place) if place and place[0] == partition.number else None
+            if place is None or state is None or state.status != Status.ACTIVE:
+                continue
+            effects.append(
+                replace(
+                    unchanged_effect(state, place[1], Action.RECALL),
+                    recall_count=min(state.recall_count + count, 0xFFFFFFFF),
+                    recalled_at=max(state.recalled_at, txn.now),
+                )
+            )
+        for start in range(0, len(effects), MAX_ENTRY_EFFECTS):
+            chunk = tuple(effects[start : start + MAX_ENTRY_EFFECTS])
+            txn.append(Entry(self._tenant, self._agent, Action.RECALL, chunk, actor="system"))
+        return len(effects)

@@ -1,0 +1,106 @@
+"""Upkeep of records by the clock: expiry, truncation of payloads, old request ids.
+
+Each step is a decision for the writer that does a bounded amount of work and says whether
+more is left.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from memsvc.domain.limits import REQUEST_ID_TTL_MS
+from memsvc.domain.log import Action, Effect, Entry
+from memsvc.domain.records import FLAG_ERASED
+from memsvc.domain.types import Status
+from memsvc.service.writing import unchanged_effect
+from memsvc.store import keys
+from memsvc.store.write_txn import WriteTxn
+
+BATCH: Final = 2_000
+"""Rows handled in one transaction, so that writes never wait long for the sweeper."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """What a sweep did: ``handled`` rows or keys, ``more`` are left."""
+
+    handled: int
+    more: bool
+
+
+def expire(txn: WriteTxn) -> Sweep:
+    """Turns memories whose lifetime has passed into EXPIRED."""
+    due = txn.due("expiry", txn.now, BATCH)
+    effects: dict[int, list[Effect]] = defaultdict(list)
+    stale = []
+    for time, number, row in due:
+        state = txn.state(number, row)
+        if (
+            state is None
+            or not state.current
+            or state.expires_at != time
+            or (state.status in (Status.EXPIRED, Status.FORGOTTEN))
+        ):
+            stale.append(keys.TIMED_ROW.pack(time, number, row))
+            continue
+        effects[number].append(
+            replace(
+                unchanged_effect(state, row, Action.EXPIRE),
+                status_after=Status.EXPIRED,
+                version=state.version + 1,
+            )
+        )
+    txn.drop("expiry", stale)
+    _append(txn, Action.EXPIRE, effects, "lifetime passed")
+    return Sweep(len(due), len(due) == BATCH)
+
+
+def purge(txn: WriteTxn, expired_before: int, replaced_before: int) -> Sweep:
+    """Drops payloads of memories that expired, and of versions that were replaced, before
+    the given times (UTC ms)."""
+    effects: dict[int, list[Effect]] = defaultdict(list)
+    handled = 0
+    for table, until in (("expired", expired_before), ("replaced", replaced_before)):
+        due = txn.due(table, until, BATCH)
+        handled += len(due)
+        for _time, number, row in due:
+            state = txn.state(number, row)
+            if state is None or state.flags & FLAG_ERASED:
+                continue
+            if table == "expired" and state.status != Status.EXPIRED:
+                continue  # a reviewer brought it back
+            effects[number].append(unchanged_effect(state, row, Action.PURGE))
+        txn.drop(table, (keys.TIMED_ROW.pack(*key) for key in due))
+    _append(txn, Action.PURGE, effects, "payload dropped on schedule")
+    return Sweep(handled, handled >= BATCH)
+
+
+def forget_requests(txn: WriteTxn) -> Sweep:
+    """Forgets request ids after their 24 hours."""
+    due = txn.due_requests(txn.now - REQUEST_ID_TTL_MS, BATCH)
+    txn.drop_requests(due)
+    return Sweep(len(due), len(due) == BATCH)
+
+
+def _append(txn: WriteTxn, action: Action, effects: dict[int, list[Effect]], reason: str) -> None:
+    for number, found in effects.items():
+        partition = txn.partition_number(number)
+        assert partition is not None
+        txn.append(
+            Entry(
+                partition.tenant,
+                partition.agent,
+                action,
+                tuple(_once(found)),
+                actor="system",
+                reason=reason,
+            )
+        )
+
+
+def _once(effects: Iterable[Effect]) -> list[Effect]:
+    """One effect a row: a row may stand in both by-time tables."""
+    return list({effect.row: effect for effect in effects}.values())
