@@ -6,7 +6,8 @@
 - ``vectors``, ``quantise``, ``topk``: exact scores and scans; ``graph``: approximate search
 - ``postings``, ``sorted_strings``: keywords
 - ``columns``, ``column_file``, ``dictionary``, ``numbers``, ``masks``: filters
-- ``build``, ``throttle``: making a segment; ``segment``: opening, verifying, setting aside
+- ``build``, ``throttle``: making a segment; ``segment``: opening, verifying, setting aside;
+  ``check``: measuring a graph before it serves
 - ``costs``: what searching costs on this machine
 
 DESIGN.md beside this file has the formats, the measurements and the reasons.

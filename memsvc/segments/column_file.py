@@ -16,13 +16,12 @@ from memsvc.segments.arrayfile import ArrayFile, ArrayFileWriter
 from memsvc.segments.columns import Column, ColumnBuilder, ColumnSet
 from memsvc.segments.dictionary import SealedDictionary
 from memsvc.segments.errors import BadFile
-from memsvc.segments.sorted_strings import SortedStrings, string_arrays
+from memsvc.segments.sorted_strings import open_strings, write_strings
 
 KIND: Final = "columns"
 VERSION: Final = 1
 
 _BYTES: Final = np.zeros(0, np.uint8)
-_OFFSETS: Final = np.zeros(1, np.int64)
 _INTEGERS: Final = np.zeros(0, np.int64)
 _FLOATS: Final = np.zeros(0, np.float64)
 
@@ -62,9 +61,7 @@ def _write_column(
     writer.add(f"{prefix}.codes", sealed[codes])
     strings, integers, floats, booleans, lists = ([values[c] for c in g] for g in groups)
     if strings:
-        blob, offsets = string_arrays([str(text) for text in strings])
-        writer.add(f"{prefix}.strings", blob)
-        writer.add(f"{prefix}.offsets", offsets)
+        write_strings(writer, f"{prefix}.strings", [str(text) for text in strings])
     if integers:
         writer.add(f"{prefix}.integers", np.array(integers, np.int64))
     if floats:
@@ -110,7 +107,7 @@ def _open_dictionary(file: ArrayFile, entry: dict[str, Any]) -> SealedDictionary
         return default if found is None else found
 
     return SealedDictionary(
-        SortedStrings(array("strings", _BYTES), array("offsets", _OFFSETS)),
+        open_strings(file, f"{entry['array']}.strings"),
         array("integers", _INTEGERS),
         array("floats", _FLOATS),
         entry.get("booleans", ()),

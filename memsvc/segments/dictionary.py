@@ -57,9 +57,11 @@ class Dictionary(ABC):
         """Which values pass: bool (size + 1,), the last for "missing" (which code -1 finds)."""
         size = self.size
         passing = np.zeros(size + 1, np.bool_)
-        if isinstance(test, Exists):
-            passing[:size] = test.wanted
-            passing[size] = not test.wanted
+        if isinstance(test, Exists) or test == Range():
+            # A range without bounds lets every value pass, of any type.
+            wanted = not isinstance(test, Exists) or test.wanted
+            passing[:size] = wanted
+            passing[size] = not wanted
             return passing
         # A column that grows meanwhile may have codes from ``size`` on; nobody asks for them.
         for values, codes in self._numbers():
@@ -71,8 +73,8 @@ class Dictionary(ABC):
             found = self._strings(test, size)
             passing[found if isinstance(found, slice) else list(found)] = True
             return passing
-        for wanted in (test.value,) if isinstance(test, Equals) else test.values:
-            for code in self._equal(wanted):
+        for value in (test.value,) if isinstance(test, Equals) else test.values:
+            for code in self._equal(value):
                 if 0 <= code < size:
                     passing[code] = True
         return passing
@@ -143,7 +145,7 @@ class SealedDictionary(Dictionary):
         return self._first_list + self._list_count
 
     def _string(self, text: str) -> int:
-        return self._text.find(text.encode())
+        return self._text.find(text)
 
     def _strings(self, bounds: Range, size: int) -> slice:
         low, high = 0, len(self._text)
@@ -157,7 +159,7 @@ class SealedDictionary(Dictionary):
                 continue
             if not isinstance(bound, str):
                 return slice(0, 0)
-            place = self._text.place(bound.encode(), after=after)
+            place = self._text.place(bound, after=after)
             if above:
                 low = max(low, place)
             else:

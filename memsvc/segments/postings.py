@@ -1,7 +1,6 @@
 """The keyword index of a segment: for every term the rows that have it.
 
-Terms are one sorted blob of UTF-8 with offsets, found by bisection in the mapped file, so a
-process keeps no table of them.
+Terms are looked up in the mapped file itself, so a process keeps no table of them.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 
 from memsvc.segments.arrayfile import ArrayFile, ArrayFileWriter
 from memsvc.segments.errors import BadFile
-from memsvc.segments.sorted_strings import SortedStrings, string_arrays
+from memsvc.segments.sorted_strings import open_strings, write_strings
 
 KIND: Final = "postings"
 VERSION: Final = 1
@@ -50,7 +49,7 @@ class Postings:
     """
 
     def __init__(self, file: ArrayFile) -> None:
-        self._terms = SortedStrings(file.array("terms"), file.array("terms.offsets"))
+        self._terms = open_strings(file, "terms")
         self._offsets = file.array("offsets")
         self._docs = file.array("docs")
         self._tfs = file.array("tfs")
@@ -70,7 +69,7 @@ class Postings:
     def lookup(self, term: str) -> tuple[NDArray[np.int32], NDArray[np.integer[Any]]]:
         """Local rows that have a term, ascending int32, and how often each has it (uint8 or
         uint16, saturating); views, both empty when none has it."""
-        index = self._terms.find(term.encode())
+        index = self._terms.find(term)
         if index < 0:
             return self._docs[:0], self._tfs[:0]
         low, high = self._offsets[index], self._offsets[index + 1]
@@ -96,12 +95,10 @@ def write_postings(
     analyzer: str,
 ) -> tuple[int, str]:
     """Writes the file. Returns its bytes and xxh3-128 in hex."""
-    blob, term_offsets = string_arrays(inverted.terms)
     tfs = inverted.tfs
     kind = np.uint8 if not len(tfs) or int(tfs.max()) <= 255 else np.uint16
     with ArrayFileWriter(path, KIND, VERSION) as writer:
-        writer.add("terms", blob)
-        writer.add("terms.offsets", term_offsets)
+        write_strings(writer, "terms", inverted.terms)
         writer.add("offsets", inverted.offsets.astype(np.int64))
         writer.add("docs", inverted.docs.astype(np.int32))
         writer.add("tfs", np.minimum(tfs, np.iinfo(kind).max).astype(kind))

@@ -17,7 +17,8 @@ def quantise(rows: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.fl
     """Rows, float32 (n, dimension), as int8 of the same shape and scales float32 (n,), so
     that ``row ~ scale * int8``. Zero rows give zeros."""
     largest = np.maximum(rows.max(axis=1, initial=0.0), -rows.min(axis=1, initial=0.0))
-    scales = np.maximum(largest, np.finfo(np.float32).tiny) / np.float32(127)
+    # Of a unit row the largest is far above the floor, which is there for zeros.
+    scales = np.maximum(largest, np.float32(1e-30)) / np.float32(127)
     levels = rows * (1 / scales)[:, None]
     return np.rint(levels, out=levels).astype(np.int8), scales.astype(np.float32)
 

@@ -79,6 +79,12 @@ class VectorRows:
         """Whether large scans read the 8-bit copy."""
         return self._scan is not None
 
+    def unit_vectors(self, local: Index) -> NDArray[np.float32]:
+        """The stored unit vectors of some local rows that all have one, float32 (n, dimension),
+        copied. Raises SegmentDamaged."""
+        vectors = local if self._vector_of is None else self._vector_of[local]
+        return self._rows.take(vectors).copy()
+
     def score(self, local: Index, query: NDArray[np.float32]) -> Sims:
         """Cosine of each of some local rows with a unit query: float32, shape of ``local``,
         NaN for rows without a vector. Raises SegmentDamaged."""

@@ -1,0 +1,1 @@
+"""Measurements behind memsvc/segments/DESIGN.md."""
