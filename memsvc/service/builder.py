@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from memsvc import pinning
+
 log = logging.getLogger(__name__)
 
 SINGLE_THREADED = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
@@ -72,7 +74,7 @@ class Builder:
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     text=True,
-                    env={**os.environ, **SINGLE_THREADED},
+                    env={**os.environ, **dict.fromkeys(pinning.VARIABLES, "1")},
                     # Ctrl-C is for the node, which ends its builders itself.
                     process_group=0,
                 )

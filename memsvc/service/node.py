@@ -144,9 +144,7 @@ class Node:
             on_built=self.metrics.built,
         )
         self.views.on_damage = self.maintenance.on_damage
-        self.searcher = Searcher(
-            self.views, _search_settings(settings), CostBook(measure_costs(), settings.index.m)
-        )
+        self.searcher = Searcher(self.views, _search_settings(settings), CostBook(measure_costs()))
         self.memory = MemoryService(
             self.store,
             self.writer,

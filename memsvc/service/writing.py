@@ -236,7 +236,7 @@ class WriteDecision:
                 DEFAULT_IMPORTANCE if metadata.importance is None else metadata.importance
             ),
             expires_at=now + ttl if ttl else 0,
-            recalled_at=ts,
+            recalled_at=now,
             recall_count=0,
             payload_hash=prepared.hashed,
             dedup_hash=prepared.dedup_hash,

@@ -19,14 +19,10 @@ _LEAST_ROWS: Final = 500
 
 
 class CostBook:
-    """The model, and how far off it has been. A lost update between threads does no harm.
+    """The model, and how far off it has been."""
 
-    ``m`` is the links of the graphs (index.m).
-    """
-
-    def __init__(self, model: ScanCosts, m: int) -> None:
+    def __init__(self, model: ScanCosts) -> None:
         self.model = model
-        self.m = m
         self.graph_factor = 1.0
         self.exact_factor = 1.0
         self._lock = threading.Lock()
@@ -78,4 +74,4 @@ class SegmentCosts:
 
     def _graph(self, width: int) -> float:
         g = self.by_graph
-        return self.book.model.graph_ns(g.vectors, g.dimension, g.dtype, self.book.m, width) / 1e3
+        return self.book.model.graph_ns(g.vectors, g.dimension, g.dtype, width) / 1e3

@@ -1,0 +1,290 @@
+"""The serving process: one node behind gRPC and HTTP.
+
+``memsvc serve`` runs it under the supervisor; it can also be run alone, with
+``python -m memsvc.server --config FILE``. Exit status 78 means that the configuration or
+the start-up check is at fault and starting again would not help.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import memsvc
+from memsvc import heartbeat, pinning  # noqa: F401  (pinning: for its effect on numpy)
+from memsvc.config import Effective, Settings, load, merge_reload, parse_listen, reload_diff
+from memsvc.config.loading import ConfigError
+from memsvc.domain.errors import FailedPrecondition
+from memsvc.http.app import AppOptions, HttpApp
+from memsvc.http.server import HttpOptions, HttpServer
+from memsvc.rpc.listening import ListenError, TlsFiles
+from memsvc.rpc.server import RpcOptions, RpcServer
+from memsvc.service import logs, traces
+from memsvc.service.access import Access, Gate
+from memsvc.service.admin import AdminService
+from memsvc.service.limits import CallPool, RateLimiter, Timeouts
+from memsvc.service.metrics import Metrics
+from memsvc.service.node import Node
+from memsvc.service.tokens import TokensFileError, TokenStore
+
+log = logging.getLogger("memsvc.server")
+
+EXIT_CONFIG: Final = 78
+SWITCH_INTERVAL_S: Final = 0.0005
+"""How long a busy Python thread may hold the others up (default 5 ms): it is what the
+slowest answers wait for."""
+
+
+class NodeApi:
+    """The node as the gate calls it."""
+
+    def __init__(self, node: Node) -> None:
+        self.write = node.memory.write
+        self.query = node.memory.query
+        self.forget = node.memory.forget
+        self.health = node.health
+
+
+class Server:
+    """A node and its listeners. ``start`` once, ``stop`` once; ``reload`` at any time.
+
+    ``sources`` reads the configuration again. Raises ConfigError, FailedPrecondition,
+    ListenError, TokensFileError.
+    """
+
+    def __init__(self, effective: Effective, config_file: Path | None = None) -> None:
+        self._effective = effective
+        self._config_file = config_file
+        self._reload_lock = threading.Lock()
+        settings = effective.settings
+        self.metrics = Metrics()
+        self._tokens: TokenStore | None = None
+        if settings.auth.mode == "token":
+            self._tokens = TokenStore(
+                settings.tokens_path, namespace_scope=settings.auth.namespace_scope
+            )
+        self.node = Node(settings, metrics=self.metrics)
+        limits = settings.limits
+        self._limiter = RateLimiter(limits.requests_per_second, limits.burst)
+        self._pool = CallPool(settings.server.workers, settings.server.max_connections)
+        self._tracing = traces.start(settings.telemetry.otlp_endpoint, memsvc.__version__)
+        gate = Gate(
+            NodeApi(self.node),
+            access=Access(self._tokens, header=settings.auth.token_header),
+            limiter=self._limiter,
+            metrics=self.metrics,
+            admin=AdminService(self.node, self.reload),
+        )
+        self._rpc = RpcServer(
+            gate, self._pool, _rpc_options(settings, self._timeouts), self._tracing
+        )
+        self._http = self._http_servers(settings, gate)
+        self._stopping = threading.Event()
+
+    def _http_servers(self, settings: Settings, gate: Gate) -> list[tuple[HttpApp, HttpServer]]:
+        found = []
+        for key, address in (
+            ("server.http_listen", settings.server.http_listen),
+            ("metrics.listen", settings.metrics.listen),
+        ):
+            if not address:
+                continue
+            listen = parse_listen(address)
+            app = HttpApp(
+                gate,
+                self._pool,
+                AppOptions(
+                    max_body_bytes=settings.server.max_message_bytes,
+                    loopback=listen.is_loopback,
+                    version=memsvc.__version__,
+                    timeouts=self._timeouts,
+                ),
+                tracing=self._tracing,
+            )
+            options = HttpOptions(
+                host=listen.host,
+                port=listen.port,
+                max_connections=settings.server.max_connections,
+                tls=_tls(settings),
+                key=key,
+            )
+            found.append((app, HttpServer(app.app, options)))
+        return found
+
+    def _timeouts(self) -> Timeouts:
+        server = self._effective.settings.server
+        return Timeouts(server.read_timeout_ms, server.write_timeout_ms)
+
+    @property
+    def port(self) -> int:
+        """Port of the gRPC listener."""
+        return self._rpc.port
+
+    @property
+    def http_port(self) -> int:
+        """Port of the HTTP listener; 0 without one."""
+        return self._http[0][1].port if self._http else 0
+
+    def start(self) -> None:
+        """Listens and serves."""
+        try:
+            self._rpc.start()
+            for _app, server in self._http:
+                server.start()
+        except ListenError:
+            self.stop(0.0)
+            raise
+        self._rpc.set_ready(True)
+        log.info("memsvc %s serves %s", memsvc.__version__, self.node.store.data_dir)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process does its work; asks the store, so a hang shows."""
+        with self.node.store.read() as snapshot:
+            return snapshot.position >= 0
+
+    def stop(self, grace_seconds: float | None = None) -> None:
+        """Finishes or refuses every call, then closes the store."""
+        if self._stopping.is_set():
+            return
+        self._stopping.set()
+        if grace_seconds is None:
+            grace_seconds = self._effective.settings.server.graceful_shutdown_ms / 1_000
+        until = time.monotonic() + grace_seconds
+        self.node.drain()
+        for app, _server in self._http:
+            app.draining = True
+        self._rpc.stop(grace_seconds)
+        for _app, server in self._http:
+            server.stop(max(0.0, until - time.monotonic()))
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        self.node.stop()
+        self._tracing.close()
+        log.info("stopped")
+
+    def reload(self) -> tuple[list[str], list[str]]:
+        """Reads configuration and tokens again; returns what took effect, and what needs a
+        restart. Raises FailedPrecondition when the file is not valid; nothing changes then."""
+        with self._reload_lock:
+            try:
+                fresh = load(self._config_file, os.environ, {})
+            except ConfigError as error:
+                raise FailedPrecondition(
+                    f"the configuration is not valid: {error}",
+                    reason="CONFIG_INVALID",
+                    hint="the settings in force stay; correct the file and reload again",
+                ) from error
+            changed, fixed = reload_diff(self._effective.settings, fresh.settings)
+            self._effective = merge_reload(self._effective, fresh)
+            settings = self._effective.settings
+            self.node.apply(settings)
+            self._limiter.configure(settings.limits.requests_per_second, settings.limits.burst)
+            logs.set_level(settings.log.level)
+            if self._tokens is not None:
+                self._tokens.reload()
+            log.info("reloaded; changed: %s; need a restart: %s", changed, fixed)
+            return changed, fixed
+
+
+def _tls(settings: Settings) -> TlsFiles | None:
+    tls = settings.server.tls
+    if not tls.cert_file:
+        return None
+    return TlsFiles(tls.cert_file, tls.key_file, tls.client_ca_file)
+
+
+def _rpc_options(settings: Settings, timeouts: object) -> RpcOptions:
+    server = settings.server
+    return RpcOptions(
+        listen=server.listen,
+        max_connections=server.max_connections,
+        max_message_bytes=server.max_message_bytes,
+        tls=_tls(settings),
+        timeouts=timeouts,  # type: ignore[arg-type]
+    )
+
+
+def _overrides(pairs: Sequence[str]) -> Mapping[str, object]:
+    found: dict[str, object] = {}
+    for pair in pairs:
+        key, separator, value = pair.partition("=")
+        if not separator:
+            raise ConfigError([f"--set {pair}: expected KEY=VALUE"])
+        found[key] = value
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs until SIGTERM or SIGINT; SIGHUP reloads. Returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m memsvc.server", description=__doc__)
+    parser.add_argument("--config", type=Path, help="YAML file with settings")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="one setting; wins over file and environment",
+    )
+    options = parser.parse_args(arguments)
+    try:
+        effective = load(options.config, os.environ, _overrides(options.set))
+    except ConfigError as error:
+        print(f"memsvc: {error}", file=sys.stderr)  # noqa: T201
+        return EXIT_CONFIG
+    logs.configure(effective.settings.log.level, effective.settings.log.format)
+    for key, note in effective.notes.items():
+        log.warning("%s: %s", key, note)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    signals = _Signals()
+    try:
+        server = Server(effective, options.config)
+        server.start()
+    except (FailedPrecondition, ListenError, TokensFileError) as error:
+        hint = getattr(error, "hint", "")
+        log.error("cannot start: %s%s", error, f" ({hint})" if hint else "")
+        return EXIT_CONFIG
+    heartbeat.start(lambda: server.alive)
+    signals.wait(server)
+    server.stop()
+    return 0
+
+
+class _Signals:
+    """SIGTERM and SIGINT end the process in good order, SIGHUP reloads."""
+
+    def __init__(self) -> None:
+        self._woken = threading.Event()
+        self._end = False
+        self._reload = False
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._handle)
+
+    def _handle(self, number: int, _frame: object) -> None:
+        if number == signal.SIGHUP:
+            self._reload = True
+        else:
+            self._end = True
+        self._woken.set()
+
+    def wait(self, server: Server) -> None:
+        while not self._end:
+            self._woken.wait()
+            self._woken.clear()
+            if self._reload:
+                self._reload = False
+                try:
+                    server.reload()
+                except FailedPrecondition as error:
+                    log.error("not reloaded: %s", error)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
