@@ -11,6 +11,7 @@ import ipaddress
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Final
 
 from starlette.applications import Starlette
@@ -71,9 +72,6 @@ class HttpApp:
         self._options = options or AppOptions()
         self._tracing = tracing or NoTracing()
         self.draining = False
-        self._spec = render.dumps(
-            openapi.document(self._options.version, gate.access.header, not gate.access.open)
-        )
         timeouts = self._options.timeouts
         self.app = Starlette(
             routes=[
@@ -255,7 +253,12 @@ class HttpApp:
         return _json(render.dumps({"ready": ready}), 200 if ready else 503)
 
     async def _openapi(self, _request: Request) -> Response:
-        return _json(self._spec)
+        return _json(await asyncio.to_thread(lambda: self._spec))
+
+    @cached_property
+    def _spec(self) -> bytes:
+        access = self._gate.access
+        return render.dumps(openapi.document(self._options.version, access.header, not access.open))
 
     async def _metrics(self, request: Request) -> Response:
         bearer = request.headers.get("authorization", "")

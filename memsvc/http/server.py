@@ -49,28 +49,25 @@ class HttpServer:
     def start(self) -> int:
         """Listens and serves; returns the port. Raises ListenError."""
         options = self._options
+        if options.tls:
+            options.tls.check()
         bound = _bind(options)
         self.port = int(bound.getsockname()[1])
-        try:
-            config = uvicorn.Config(
-                self._app,
-                http="h11",
-                loop="asyncio",
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                proxy_headers=False,
-                timeout_keep_alive=KEEP_ALIVE_SECONDS,
-                # The pool refuses earlier, with a problem document; this bounds the rest.
-                limit_concurrency=options.max_connections + 64,
-                h11_max_incomplete_event_size=16 * 1024,
-                **_tls(options.tls),
-            )
-            config.load()
-        except (OSError, ssl.SSLError) as error:
-            bound.close()
-            raise ListenError(f"server.tls: the files cannot be used: {error}") from error
+        config = uvicorn.Config(
+            self._app,
+            http="h11",
+            loop="asyncio",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            # The pool refuses earlier, with a problem document; this bounds the rest.
+            limit_concurrency=options.max_connections + 64,
+            h11_max_incomplete_event_size=16 * 1024,
+            **_tls(options.tls),
+        )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(
             target=self._server.run, kwargs={"sockets": [bound]}, name="memsvc-http", daemon=True

@@ -103,7 +103,7 @@ class RpcServer:
         except RuntimeError as error:
             raise ListenError(
                 f"server.listen: cannot listen on {listen}: the port is taken (by another "
-                "memsvc?), the address is not of this machine, or the TLS files do not match"
+                "memsvc?) or the address is not of this machine"
             ) from error
         if not self.port:
             raise ListenError(f"server.listen: cannot listen on {listen}")
@@ -168,16 +168,9 @@ def _channel_options(options: RpcOptions) -> list[tuple[str, int]]:
 
 
 def _credentials(files: TlsFiles) -> grpc.ServerCredentials:
-    def read(key: str, name: str) -> bytes:
-        try:
-            return Path(name).read_bytes()
-        except OSError as error:
-            raise ListenError(
-                f"server.tls.{key}: {name} cannot be read: {error.strerror}"
-            ) from error
-
-    pair = (read("key_file", files.key_file), read("cert_file", files.cert_file))
-    ca = read("client_ca_file", files.client_ca_file) if files.client_ca_file else None
+    files.check()
+    pair = (Path(files.key_file).read_bytes(), Path(files.cert_file).read_bytes())
+    ca = Path(files.client_ca_file).read_bytes() if files.client_ca_file else None
     return grpc.ssl_server_credentials(
         [pair], root_certificates=ca, require_client_auth=ca is not None
     )

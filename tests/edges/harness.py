@@ -30,6 +30,8 @@ from memsvc.domain.types import (
     WriteRequest,
     WriteResult,
 )
+from memsvc.http.app import AppOptions, HttpApp
+from memsvc.http.server import HttpOptions, HttpServer
 from memsvc.rpc.server import RpcOptions, RpcServer
 from memsvc.service.access import Access, Gate
 from memsvc.service.api import AgentFacts, Control
@@ -87,7 +89,7 @@ class FakeApi:
     callers: list[Caller] = field(default_factory=list)
     controls: list[Control] = field(default_factory=list)
     ready: bool = True
-    degraded: Degraded = Degraded()
+    degraded: Degraded = field(default_factory=Degraded)
 
     def _note(self, caller: Caller, request: Any, control: Control) -> None:
         self.asked.append(request)
@@ -265,3 +267,17 @@ def hold() -> tuple[Callable[[Control], None], threading.Event, threading.Event]
             control.check()
 
     return wait, inside, release
+
+
+@contextmanager
+def http_server(edge: Edge, **options: Any) -> Iterator[HttpServer]:
+    """An HTTP server on a free port of this machine."""
+    app = HttpApp(edge.gate, edge.pool, AppOptions(**options))
+    server = HttpServer(app.app, HttpOptions(port=0))
+    server.start()
+    try:
+        yield server
+    finally:
+        app.draining = True
+        server.stop(1.0)
+        edge.pool.close(1.0)

@@ -1,0 +1,177 @@
+"""Encryption of both listeners, with certificates made for the test."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+import httpx
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from memsvc.http.app import AppOptions, HttpApp
+from memsvc.http.server import HttpOptions, HttpServer
+from memsvc.rpc.listening import ListenError, TlsFiles
+from memsvc.rpc.server import RpcOptions, RpcServer
+from memsvc.v1 import memory_service_pb2 as pb
+from memsvc.v1 import memory_service_pb2_grpc
+from tests.edges.harness import Edge, make_edge, rpc_server
+
+
+@dataclass
+class Pair:
+    """A certificate and its key, on disk."""
+
+    cert: Path
+    key: Path
+
+
+def _make(
+    directory: Path,
+    name: str,
+    issuer: tuple[x509.Certificate, ec.EllipticCurvePrivateKey] | None,
+) -> tuple[Pair, tuple[x509.Certificate, ec.EllipticCurvePrivateKey]]:
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = datetime.datetime.now(datetime.UTC)
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer[0].subject if issuer else subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + datetime.timedelta(hours=1))
+        .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), True)
+        .add_extension(
+            x509.SubjectAlternativeName(
+                [
+                    x509.DNSName("localhost"),
+                    x509.IPAddress(ipaddress.ip_address("127.0.0.1")),
+                ]
+            ),
+            False,
+        )
+    )
+    certificate = builder.sign(issuer[1] if issuer else key, hashes.SHA256())
+    pair = Pair(directory / f"{name}.pem", directory / f"{name}.key")
+    pair.cert.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    pair.key.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    return pair, (certificate, key)
+
+
+@dataclass
+class Authority:
+    """A server's files, a client's, and a client's of somebody else."""
+
+    ca: Pair
+    server: Pair
+    client: Pair
+    stranger: Pair
+
+    def files(self, *, mutual: bool) -> TlsFiles:
+        ca = str(self.ca.cert) if mutual else ""
+        return TlsFiles(str(self.server.cert), str(self.server.key), ca)
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    directory = tmp_path_factory.mktemp("tls")
+    ca, signer = _make(directory, "ca", None)
+    _, other = _make(directory, "other-ca", None)
+    return Authority(
+        ca,
+        _make(directory, "server", signer)[0],
+        _make(directory, "client", signer)[0],
+        _make(directory, "stranger", other)[0],
+    )
+
+
+def ask(port: int, ca: Pair, own: Pair | None = None) -> pb.HealthResponse:
+    pair = (own.key.read_bytes(), own.cert.read_bytes()) if own else (None, None)
+    credentials = grpc.ssl_channel_credentials(ca.cert.read_bytes(), *pair)
+    options = [("grpc.use_local_subchannel_pool", 1)]
+    with grpc.secure_channel(f"localhost:{port}", credentials, options) as opened:
+        stub = memory_service_pb2_grpc.MemoryServiceStub(opened)
+        return stub.Health(pb.HealthRequest(), timeout=3)
+
+
+def unavailable(call: Callable[[], object]) -> None:
+    with pytest.raises(grpc.RpcError) as caught:
+        call()
+    assert caught.value.code() in (
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+    )
+
+
+def test_encrypted_server_does_not_speak_plainly(authority: Authority) -> None:
+    with rpc_server(make_edge(), tls=authority.files(mutual=False)) as server:
+        assert ask(server.port, authority.ca).ready
+        with grpc.insecure_channel(f"localhost:{server.port}") as opened:
+            stub = memory_service_pb2_grpc.MemoryServiceStub(opened)
+            unavailable(lambda: stub.Health(pb.HealthRequest(), timeout=3))
+
+
+def test_client_without_a_certificate_of_the_authority_is_turned_away(
+    authority: Authority,
+) -> None:
+    with rpc_server(make_edge(), tls=authority.files(mutual=True)) as server:
+        assert ask(server.port, authority.ca, authority.client).ready
+        unavailable(lambda: ask(server.port, authority.ca))
+        unavailable(lambda: ask(server.port, authority.ca, authority.stranger))
+
+
+def serve(edge: Edge, files: TlsFiles) -> HttpServer:
+    app = HttpApp(edge.gate, edge.pool, AppOptions())
+    return HttpServer(app.app, HttpOptions(port=0, tls=files))
+
+
+@pytest.mark.parametrize("mutual", [False, True])
+def test_http_is_encrypted_by_the_same_files(authority: Authority, mutual: bool) -> None:
+    server = serve(make_edge(), authority.files(mutual=mutual))
+    server.start()
+    url = f"https://127.0.0.1:{server.port}/healthz"
+    try:
+        trusting = ssl.create_default_context(cafile=str(authority.ca.cert))
+        if mutual:
+            with pytest.raises(httpx.HTTPError):
+                httpx.get(url, verify=trusting, timeout=3)
+            trusting.load_cert_chain(authority.client.cert, authority.client.key)
+        assert httpx.get(url, verify=trusting, timeout=3).json() == {"alive": True}
+        with pytest.raises(httpx.HTTPError):
+            httpx.get(url.replace("https", "http"), timeout=3)
+    finally:
+        server.stop(1)
+
+
+def test_certificate_that_cannot_be_used_names_the_setting(
+    authority: Authority, tmp_path: Path
+) -> None:
+    edge = make_edge()
+    missing = TlsFiles(str(tmp_path / "none.pem"), str(authority.server.key))
+    rpc = RpcServer(edge.gate, edge.pool, RpcOptions(listen="127.0.0.1:0", tls=missing))
+    with pytest.raises(ListenError, match=r"server\.tls\.cert_file"):
+        rpc.start()
+    with pytest.raises(ListenError, match=r"server\.tls"):
+        serve(edge, missing).start()
+    mixed = TlsFiles(str(authority.server.cert), str(authority.client.key))
+    rpc = RpcServer(edge.gate, edge.pool, RpcOptions(listen="127.0.0.1:0", tls=mixed))
+    with pytest.raises(ListenError, match=r"server\.tls\.key_file"):
+        rpc.start()
+    with pytest.raises(ListenError, match=r"server\.tls"):
+        serve(edge, mixed).start()
