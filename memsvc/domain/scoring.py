@@ -20,8 +20,9 @@ def half_life_factor(age_ms: float, half_life_ms: float) -> float:
 def effective_importance(
     stored: float, ts: int, recalled_at: int, now_ms: int, half_life_ms: int
 ) -> float:
-    """Importance after decay (S20): halves every ``half_life_ms`` since the memory
-    happened or was last recalled, whichever is later. ``half_life_ms`` 0 = no decay."""
+    """Importance after decay (S20): halves every ``half_life_ms`` since the memory arrived
+    or was last recalled (``recalled_at``), or was said again later than that (``ts``).
+    ``half_life_ms`` 0 = no decay. An imported memory does not arrive decayed."""
     return stored * half_life_factor(now_ms - max(ts, recalled_at), half_life_ms)
 
 

@@ -255,7 +255,7 @@ class WriteDecision:
                 now,
                 ts,
                 effect.expires_at,
-                ts,
+                effect.recalled_at,
                 effect.importance,
                 0,
                 0,
