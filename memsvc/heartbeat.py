@@ -1,6 +1,6 @@
 """The serving process's side of the pipe to its supervisor.
 
-The supervisor passes the write end of a pipe, its number in ``MEMSVC_HEARTBEAT_FD``. Each
+The supervisor passes the write end of a pipe, its number in ``HEARTBEAT_FD_OF_MEMSVC``. Each
 second in which the process is well, one line goes into it. A process that stopped, deadlocked
 or lost its threads writes nothing, which the supervisor notices where looking at the port or
 the pid would not. The other way round the pipe tells that the supervisor is gone: then nobody
@@ -19,7 +19,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
-FD_VARIABLE: Final = "MEMSVC_HEARTBEAT_FD"
+# Not MEMSVC_something: those are settings, and unknown ones are refused.
+FD_VARIABLE: Final = "HEARTBEAT_FD_OF_MEMSVC"
 INTERVAL_S: Final = 1.0
 LINE: Final = b"ok\n"
 EXIT_ORPHANED: Final = 70
@@ -60,12 +61,15 @@ def start(
 
 
 def _beat(fd: int, alive: Callable[[], bool]) -> None:
+    failing = False
     while True:
         try:
             well = alive()
+            failing = False
         except Exception:
-            _log.exception("the check of liveness failed")
-            well = False
+            if not failing:  # told once, not every second
+                _log.exception("the check of liveness failed")
+            well, failing = False, True
         if well:
             # Full: the supervisor has not read for a day. Gone: _watch sees it.
             with contextlib.suppress(BlockingIOError, BrokenPipeError):

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import mmap
 import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NoReturn, TypeVar
@@ -153,11 +154,17 @@ class Segment:
         return opened.meta
 
     def _matrix(self, opened: ArrayFile, file: FileMeta, generation: int) -> GuardedMatrix:
+        # Weakly, or segment and matrix would keep each other and their maps until the next
+        # run of the garbage collector.
+        segment, name = weakref.ref(self), self.meta.name
+
         def on_bad(reason: str) -> NoReturn:
-            if file.kind == ROWS_KIND:
-                self._rows.pop(generation, None)
-            self._note(file, reason)
-            raise SegmentDamaged(self.meta.name, file, reason)
+            alive = segment()
+            if alive is not None:
+                if file.kind == ROWS_KIND:
+                    alive._rows.pop(generation, None)
+                alive._note(file, reason)
+            raise SegmentDamaged(name, file, reason)
 
         matrix = GuardedMatrix(opened, "vectors", on_bad)
         if not self._verify:
