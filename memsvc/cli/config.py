@@ -1,0 +1,65 @@
+"""memsvc config: what is in force, and whether a file is right."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from memsvc.cli.settings import config_option, overrides, set_option
+from memsvc.config import Effective, example, load, render
+
+
+@click.group(invoke_without_command=True)
+@click.pass_context
+def config(ctx: click.Context) -> None:
+    """Show or check settings, without a running service.
+
+    Without a subcommand: show. Settings come from defaults, then a YAML file, then MEMSVC_
+    variables, then --set; later ones win.
+    """
+    if ctx.invoked_subcommand is None:
+        ctx.invoke(show)
+
+
+def _load(file: Path | None, settings: tuple[str, ...]) -> Effective:
+    return load(file, os.environ, overrides(settings))
+
+
+@config.command()
+@config_option
+@set_option
+def show(config: Path | None = None, settings: tuple[str, ...] = ()) -> None:
+    """Print the settings in force and where each comes from, as YAML that loads again."""
+    if config is None and "MEMSVC_CONFIG" in os.environ:
+        config = Path(os.environ["MEMSVC_CONFIG"])  # not parsed when reached from `config` alone
+    click.echo(render(_load(config, settings)), nl=False)
+
+
+@config.command()
+@config_option
+@set_option
+def check(config: Path | None, settings: tuple[str, ...]) -> None:
+    """Tell whether the server would take these settings; exit code 78 when not.
+
+    \b
+    Example:
+      memsvc config check --config memsvc.yaml
+    """
+    effective = _load(config, settings)
+    for name, text in effective.notes.items():
+        click.echo(f"note: {name}: {text}")
+    changed = sum(1 for origin in effective.origins.values() if origin != "default")
+    click.echo(f"ok: {changed} of {len(effective.origins)} settings are not at their default")
+
+
+@config.command("example")
+def example_() -> None:
+    """Print a configuration file in which every setting is explained.
+
+    \b
+    Example:
+      memsvc config example > memsvc.yaml
+    """
+    click.echo(example(), nl=False)

@@ -1,0 +1,229 @@
+"""Commands for whoever runs a node: health, inspect, degrade, maintain, reload."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import click
+import yaml
+
+from memsvc.cli import options
+from memsvc.cli.output import clean, count, emit_json, size
+from memsvc.client import ClientError, to_plain
+from memsvc.domain.types import Namespace
+from memsvc.v1 import memory_service_pb2 as pb
+
+
+@click.command()
+@click.option(
+    "--wait",
+    type=options.duration,
+    metavar="DURATION",
+    default="0s",
+    help="Wait so long until it is ready.",
+)
+@options.json_option
+@options.connection
+@click.pass_context
+def health(ctx: click.Context, target: options.Target, wait: int, as_json: bool) -> None:
+    """Tell how the service is. Exit code 0 ready, 1 not ready, 3 not reachable.
+
+    \b
+    Examples:
+      memsvc health
+      memsvc health --wait 30s --json
+    """
+    answer = _health(target, time.monotonic() + wait / 1000)
+    if as_json:
+        emit_json({"ready": False, **to_plain(answer)})
+    else:
+        _show_health(answer)
+    ctx.exit(0 if answer.ready else 1)
+
+
+def _health(target: options.Target, until: float) -> pb.HealthResponse:
+    while True:
+        try:
+            with target.connect() as client:
+                answer = client.health()
+            if answer.ready or time.monotonic() >= until:
+                return answer
+        except ClientError as error:
+            if not error.retriable or time.monotonic() >= until:
+                raise
+        time.sleep(0.1)
+
+
+def _show_health(answer: pb.HealthResponse) -> None:
+    plain = to_plain(answer)
+    click.secho("ready" if answer.ready else "not ready", fg="green" if answer.ready else "red")
+    rows: list[tuple[str, str]] = [("role", plain.get("role", "?").lower())]
+    rows += [("because", reason) for reason in answer.reasons]
+    if answer.degraded.level:
+        rows.append(("degraded", f"level {answer.degraded.level}, {answer.degraded.reason}"))
+    if answer.HasField("store"):
+        store = answer.store
+        rows += [
+            ("memories", f"{store.memories:,} in {count(store.partitions, 'namespace')}"),
+            (
+                "vectors",
+                f"{store.dimension} numbers, {store.dtype}"
+                + (f", model {store.embedding}" if store.embedding else ""),
+            ),
+            (
+                "stored",
+                size(store.bytes) + (f" of {size(store.max_bytes)}" if store.max_bytes else ""),
+            ),
+            ("segments", f"{store.segments} files, {size(store.segment_bytes)}"),
+        ]
+        if store.damaged_files:
+            rows.append(("damaged", count(store.damaged_files, "file")))
+    if answer.HasField("load"):
+        load = answer.load
+        rows.append(("queue", f"{load.write_queue} of {load.write_queue_max} items"))
+    if answer.lag_ms or answer.lag_positions:
+        rows.append(("lag", f"{answer.lag_positions} positions, {answer.lag_ms} ms"))
+    rows += [("position", answer.position), ("store", answer.store_id)]
+    rows.append(("version", answer.version))
+    for name, value in rows:
+        if value:
+            click.echo(f"  {name:<10}{clean(value)}")
+    if not answer.HasField("store"):
+        click.echo("  (facts about the store need a token)")
+
+
+@click.command()
+@click.argument("where", metavar="[TENANT/AGENT]", type=options.namespace_value, required=False)
+@click.option("--verify", is_flag=True, help="Check the checksums of the segment files now.")
+@click.option("--log", "log_tail", type=click.IntRange(0, 1000), default=0, help="Last entries.")
+@click.option("--memory", "memory_id", default="", metavar="ID", help="The life of one memory.")
+@options.json_option
+@options.connection
+def inspect(
+    target: options.Target,
+    where: Namespace | None,
+    verify: bool,
+    log_tail: int,
+    memory_id: str,
+    as_json: bool,
+) -> None:
+    """Look inside: log, segments, partitions, or what happened to one memory.
+
+    Needs the admin right.
+
+    \b
+    Examples:
+      memsvc inspect
+      memsvc inspect acme/assistant --verify
+      memsvc inspect --log 20
+      memsvc inspect acme/assistant --memory 0198c2f0-…
+    """
+    with target.connect() as client:
+        facts = client.admin.inspect(
+            where.tenant if where else "",
+            where.agent if where else "",
+            verify=verify,
+            log_tail=log_tail,
+            memory_id=memory_id,
+        )
+    if as_json:
+        emit_json(facts)
+        return
+    click.echo(clean_yaml(facts), nl=False)
+
+
+def clean_yaml(facts: dict[str, Any]) -> str:
+    """Facts as text. YAML escapes what a terminal would obey."""
+    text: str = yaml.safe_dump(facts, sort_keys=False, allow_unicode=True, width=100)
+    return text
+
+
+@click.command()
+@click.argument("level", type=click.Choice(["0", "1", "2", "3", "4", "auto"]))
+@click.option("--reason", default="", help="Why; shown in log and answers.")
+@options.json_option
+@options.connection
+def degrade(target: options.Target, level: str, reason: str, as_json: bool) -> None:
+    """Force a level of degradation, or give control back with "auto".
+
+    \b
+    Levels:
+      0  full service        1  as if out of time: empty, marked answers
+      2  reads fall back     3  no vectors: exact scan or words
+      4  no memory at all: reads are empty
+    Needs the admin right.
+
+    \b
+    Examples:
+      memsvc degrade 3 --reason "rebuilding on new hardware"
+      memsvc degrade auto
+    """
+    with target.connect() as client:
+        answer = client.admin.set_degraded(None if level == "auto" else int(level), reason)
+    if as_json:
+        emit_json({"forced": False, **to_plain(answer)})
+        return
+    how = "forced" if answer.forced else "automatic"
+    click.echo(f"level {answer.degraded.level} ({how}) {clean(answer.degraded.reason)}".rstrip())
+
+
+@click.command()
+@click.option(
+    "--seal", "seal_min_rows", type=click.IntRange(min=1), help="Seal tails of at least so many."
+)
+@click.option("--merge", is_flag=True, help="Merge the segments of each partition into one.")
+@click.option("--purge", is_flag=True, help="Erase from every file what waits for it.")
+@click.option(
+    "--wait",
+    type=options.duration,
+    metavar="DURATION",
+    default="0s",
+    help="Wait at most so long for the end.",
+)
+@options.json_option
+@options.connection
+def maintain(
+    target: options.Target,
+    seal_min_rows: int | None,
+    merge: bool,
+    purge: bool,
+    wait: int,
+    as_json: bool,
+) -> None:
+    """Start maintenance now instead of on schedule. Needs the admin right.
+
+    \b
+    Examples:
+      memsvc maintain --purge --wait 5m      # after an erasure
+      memsvc maintain --seal 1000 --merge
+    """
+    if not (seal_min_rows or merge or purge):
+        raise click.UsageError("say what to do: --seal ROWS, --merge, --purge")
+    with target.connect() as client:
+        answer = client.admin.maintain(
+            seal_min_rows=seal_min_rows or 0,
+            merge_all=merge,
+            purge=purge,
+            wait_seconds=wait / 1000,
+        )
+    if as_json:
+        emit_json({"started": 0, "idle": False, **to_plain(answer)})
+        return
+    rest = "nothing is left to do" if answer.idle else "still going on"
+    click.echo(f"{count(answer.started, 'job')} started; {rest}")
+
+
+@click.command()
+@options.json_option
+@options.connection
+def reload(target: options.Target, as_json: bool) -> None:
+    """Make the service read its configuration and tokens again. Needs the admin right."""
+    with target.connect() as client:
+        answer = client.admin.reload()
+    if as_json:
+        emit_json(to_plain(answer))
+        return
+    click.echo(f"{count(len(answer.changed), 'setting')} changed {', '.join(answer.changed)}")
+    if answer.needs_restart:
+        click.echo(f"a restart is needed for: {', '.join(answer.needs_restart)}")

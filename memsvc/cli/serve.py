@@ -1,0 +1,81 @@
+"""memsvc serve: the server under its supervisor. Loads no gRPC, LMDB, usearch or numpy."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from memsvc.cli.settings import config_option, overrides, set_option
+from memsvc.config import load
+from memsvc.supervisor import Supervisor
+
+
+@click.command()
+@config_option
+@click.option("--data-dir", metavar="DIR", help="Same as --set storage.data_dir=DIR.")
+@click.option("--listen", metavar="HOST:PORT", help="Same as --set server.listen=HOST:PORT.")
+@click.option(
+    "--http-listen", metavar="HOST:PORT", help="Same as --set server.http_listen=HOST:PORT."
+)
+@set_option
+@click.pass_context
+def serve(
+    ctx: click.Context,
+    config: Path | None,
+    data_dir: str | None,
+    listen: str | None,
+    http_listen: str | None,
+    settings: tuple[str, ...],
+) -> None:
+    """Run the service until it is told to stop.
+
+    A supervisor starts the serving process, restarts it when it dies, and kills and restarts
+    it when it stops answering. SIGTERM or Ctrl-C ends both after running calls have finished;
+    SIGHUP reads configuration and tokens again.
+
+    \b
+    Examples:
+      memsvc serve                                  # defaults, ./memsvc-data, this machine only
+      memsvc serve --config /etc/memsvc.yaml
+      memsvc serve --data-dir /srv/memory --set index.dimension=512
+
+    \b
+    Exit codes:
+      0   stopped as asked
+      70  the server kept dying
+      78  configuration refused, or the check at start failed
+    """
+    given = {
+        "storage.data_dir": data_dir,
+        "server.listen": listen,
+        "server.http_listen": http_listen,
+    }
+    chosen: dict[str, object] = {k: v for k, v in given.items() if v is not None}
+    chosen |= overrides(settings)
+    # Read here first: a typing error is told at once, and not ten times by a dying child.
+    effective = load(config, os.environ, chosen)
+    command = [sys.executable, "-P", "-m", "memsvc.server"]
+    if config is not None:
+        command += ["--config", str(config)]
+    for name, value in chosen.items():
+        command += ["--set", f"{name}={value}"]
+    report = _reporter(effective.settings.log.format == "json")
+    ctx.exit(Supervisor(command, env=os.environ, report=report).run())
+
+
+def _reporter(as_json: bool) -> Callable[[str], None]:
+    def report(line: str) -> None:
+        if as_json:
+            event = {"ts": int(time.time() * 1000), "level": "info", "logger": "memsvc.supervisor"}
+            line = json.dumps({**event, "message": line})
+        else:
+            line = f"supervisor: {line}"
+        click.echo(line, err=True)
+
+    return report
