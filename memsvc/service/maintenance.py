@@ -37,6 +37,8 @@ log = logging.getLogger(__name__)
 
 RETRY_S: Final = 5.0
 """Pause after a job failed."""
+LOOK_EVERY: Final = 1_000
+"""Commits of a partition after which it is looked at."""
 CHANGES_MAX: Final = 20_000
 """Changes since a segment was built at which it is written anew, so that opening it stays
 quick."""
@@ -95,6 +97,7 @@ class Maintenance:
         self._stopping = False
         self._manifest = threading.Lock()
         self._number = 0
+        self._commits: dict[int, int] = {}
         self._damaged: dict[tuple[int, str], set[str]] = {}
         self._builders = {lane: builders(store.data_dir) for lane in self._due}
         self._threads = [
@@ -135,7 +138,13 @@ class Maintenance:
             self._lock.notify_all()
 
     def grown(self, partition: int, tail_rows: int) -> None:
-        """Told after each commit; cheap unless the tail is due to be sealed."""
+        """Told after each commit; cheap unless there may be something to do."""
+        commits = self._commits.get(partition, 0) + 1
+        self._commits[partition] = commits
+        if commits >= LOOK_EVERY:
+            # Changes pile up and rows die without the tail ever growing.
+            self._commits.pop(partition, None)
+            self.look_at(partition)
         if tail_rows >= self.settings.seal_rows:
             with self._lock:
                 if partition not in self._queued["seal"]:
@@ -302,10 +311,19 @@ class Maintenance:
                     if job is None and wish.merge_all:
                         job = merging.merge_all(sealed)
                 generations = tuple((g.number, g.dimension) for g in snapshot.generations())
+                crowded = lane == "seal" and (
+                    snapshot.count_changes(number, partition.pruned, CHANGES_MAX) >= CHANGES_MAX
+                )
+            if crowded:
+                # Segments that are older than the changes keep them (see swap_segments).
+                self._prune(number, partition.position)
             if job is None:
                 self._done(lane, number)
                 return
             self._build(lane, number, job, generations)
+
+    def _prune(self, number: int, upto: int) -> None:
+        self._writer.run(lambda txn: txn.prune_changes(number, upto))
 
     def _done(self, lane: str, number: int) -> None:
         with self._lock:

@@ -22,7 +22,7 @@ def browse(
     how: Hydration,
     request: QueryRequest,
     top_k: int,
-    check: Callable[[], None],
+    check: Callable[[], object],
 ) -> tuple[list[Hit], str]:
     """One page, and the token of the next ("" at the end).
 

@@ -78,7 +78,7 @@ def search_words(
     parts: tuple[Part, ...],
     terms: list[str],
     snapshot: Snapshot,
-    check: Callable[[], None],
+    check: Callable[[], object],
 ) -> Words:
     """BM25 of every row of every part for distinct query terms, summed in their order."""
     lengths = [part.lengths(snapshot) for part in parts]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from memsvc.domain.errors import DeadlineExceeded, NotFound, PermissionDenied, Violation
+from memsvc.domain.errors import PermissionDenied, Violation
 from memsvc.domain.filters import named_statuses
 from memsvc.domain.log import Generation
 from memsvc.domain.records import State, unpack_state
@@ -37,7 +36,7 @@ from memsvc.service.search.keyword import Words, search_words
 from memsvc.service.search.parts import Part
 from memsvc.service.search.registry import Views
 from memsvc.service.search.scope import Reader, Scope, scope_of
-from memsvc.service.search.vector import VectorSearch
+from memsvc.service.search.vector import Check, VectorSearch
 from memsvc.service.search.view import OnDamage, PartitionView
 from memsvc.store import heads, keys
 from memsvc.store.snapshot import Snapshot
@@ -94,22 +93,22 @@ class Searcher:
         namespace = plan.request.namespace
         limit = time.monotonic() + self.settings.timeout_ms / 1_000
 
-        def check() -> None:
+        def check() -> float:
             control.check()
-            if time.monotonic() > limit:
+            left = limit - time.monotonic()
+            if left < 0:
                 raise OutOfTime
+            return min(left, control.remaining())
 
         with self._views.read(namespace.tenant, namespace.agent) as (snapshot, view):
             position = format_position(snapshot.store_id, snapshot.epoch, snapshot.position)
             try:
                 check()
-                search = _Search(
-                    plan, snapshot, view, self.settings, self._book, check, self._views.on_damage
-                )
+                search = self._search(plan, snapshot, view, check)
                 lists, token = search.run()
             except OutOfTime:
                 late = Degraded(DegradedLevel.TIMEOUT, "TIMEOUT")
-                return _empty(plan, position, late)
+                return empty_answer(plan, position, late)
         degraded = plan.degraded
         if search.lost and degraded.level < DegradedLevel.NO_VECTORS:
             degraded = Degraded(DegradedLevel.NO_VECTORS, "SEGMENT_DAMAGED")
@@ -128,7 +127,7 @@ class Searcher:
         plan: Plan,
         snapshot: Snapshot,
         view: PartitionView | None,
-        check: Callable[[], None],
+        check: Check,
     ) -> _Search:
         return _Search(
             plan, snapshot, view, self.settings, self._book, check, self._views.on_damage
@@ -140,26 +139,18 @@ class Searcher:
         with self._views.read(namespace.tenant, namespace.agent) as (snapshot, view):
             if view is None:
                 return []
-            search = _Search(
-                plan,
-                snapshot,
-                view,
-                self.settings,
-                self._book,
-                control.check,
-                self._views.on_damage,
-            )
-            return search.matching_ids()
 
+            def check() -> float:
+                control.check()
+                return control.remaining()
 
-def _empty(plan: Plan, position: str, degraded: Degraded) -> QueryAnswer:
-    lists: tuple[list[Hit], ...] = tuple([] for _ in range(max(1, len(plan.request.vectors))))
-    return QueryAnswer(lists, plan.request.many, plan.mode, position, degraded)
+            return self._search(plan, snapshot, view, check).matching_ids()
 
 
 def empty_answer(plan: Plan, position: str, degraded: Degraded) -> QueryAnswer:
     """An empty, marked answer."""
-    return _empty(plan, position, degraded)
+    lists: tuple[list[Hit], ...] = tuple([] for _ in range(max(1, len(plan.request.vectors))))
+    return QueryAnswer(lists, plan.request.many, plan.mode, position, degraded)
 
 
 def check_rights(caller: Caller, request: QueryRequest) -> None:
@@ -190,7 +181,7 @@ class _Search:
         view: PartitionView | None,
         settings: SearchSettings,
         book: CostBook,
-        check: Callable[[], None],
+        check: Check,
         on_damage: OnDamage,
     ) -> None:
         self._on_damage = on_damage
@@ -202,7 +193,7 @@ class _Search:
         self._check = check
         self._scopes: list[Scope] = []
         self.explain: list[ExplainPart] | None = [] if plan.request.include.explain else None
-        self.lost = bool(view and view.missing)
+        self.lost = False
 
     def run(self) -> tuple[list[list[Hit]], str]:
         """The lists of hits and the next page token."""
@@ -425,18 +416,3 @@ def rank_hits(
     ]
     kept = select(options, scored, lambda i: parsed[i].metadata.topic, lambda i: parsed[i].summary)
     return [replace(hits[i], score=scored[i][0]) for i in kept]
-
-
-def not_reached(position: str) -> DeadlineExceeded:
-    """The error of a query whose min_position did not come in time."""
-    return DeadlineExceeded(
-        f"position {position} was not reached within the deadline",
-        reason="POSITION_NOT_REACHED",
-        hint="allow more time, or ask the primary",
-        retry_after_ms=200,
-    )
-
-
-def unknown_memory() -> NotFound:
-    """The error for an id that is not this namespace's."""
-    return NotFound("no such memory in this namespace")

@@ -28,6 +28,15 @@ RESCORED_SLACK = 32
 ranks a little too low is found again among them."""
 
 
+Check = Callable[[], float]
+"""Seconds left; raises when there are none, or when the caller went away."""
+
+RECORD_US = 12.0
+"""Microseconds to read and score one vector of 1,536 numbers from the records, measured
+(some 85,000 a second); decides whether that can still meet the time limit."""
+RECORD_SHARE = 0.7
+
+
 @dataclass(slots=True)
 class Found:
     """Best rows of one part: local rows and true cosines, best first. ``lost`` tells that
@@ -41,7 +50,7 @@ class Found:
 class VectorSearch:
     """Searches one part after another for one query vector.
 
-    ``query`` is a unit vector, ``check`` raises when time is up.
+    ``query`` is a unit vector.
     """
 
     def __init__(
@@ -51,7 +60,7 @@ class VectorSearch:
         generation: int,
         query: NDArray[np.float32],
         book: CostBook,
-        check: Callable[[], None],
+        check: Check,
         explain: list[ExplainPart] | None,
         on_damage: OnDamage,
     ) -> None:
@@ -104,6 +113,10 @@ class VectorSearch:
         if vectors is None:
             if part.segment.meta.file("rows", self._generation) is None:
                 return nothing, "none", ""
+            needed = len(part) * RECORD_US * len(self._query) / 1_536 / 1e6
+            if needed > RECORD_SHARE * self._check():
+                nothing.lost = True
+                return nothing, "none", f"vector file unusable, {needed:.1f} s to read records"
             found = self._from_records(part, scope, k)
             return found, "exact", "vector file unusable, read from the records"
         present = vectors.present
@@ -123,10 +136,13 @@ class VectorSearch:
             why = "no graph"
         started = time.perf_counter()
         everything = matching == len(part)
-        local, sims = vectors.scan(self._query, None if everything else mask, k, self._check)
+        local, sims = vectors.scan(self._query, None if everything else mask, k, self._no_result)
         if graph is not None:
             costs.saw_exact(time.perf_counter() - started, matching)
         return Found(local, sims, lost), "exact", why
+
+    def _no_result(self) -> None:
+        self._check()
 
     def _through_graph(
         self,
@@ -158,6 +174,8 @@ class VectorSearch:
 
     def _from_records(self, part: Part, scope: Scope, k: int) -> Found:
         """Exact scan of the stored vectors, for a segment whose files are unusable (S28)."""
+        if not len(part):
+            return Found(np.empty(0, np.int64), np.empty(0, np.float32), True)
         lo, hi = int(part.rows[0]), int(part.rows[-1]) + 1
         locals_: list[Index] = []
         sims: list[Sims] = []

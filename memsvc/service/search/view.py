@@ -32,12 +32,10 @@ class StaleSnapshot(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """What a query searches: parts of one position. ``missing`` names segments of which
-    nothing could be opened."""
+    """What a query searches: parts of one position."""
 
     partition: Partition
     parts: tuple[Part, ...]
-    missing: tuple[SegmentMeta, ...] = ()
 
 
 @dataclass(slots=True)
@@ -96,13 +94,7 @@ class PartitionHolder:
             parts = [s.part for s in self._sealed.values()]
             if len(self._tail.part):
                 parts.append(self._tail.part)
-            opened = {s.meta.name for s in self._sealed.values()}
-            missing = (
-                tuple(m for m in snapshot.segments(self._number) if m.name not in opened)
-                if partition.manifest
-                else ()
-            )
-            self._view = PartitionView(partition, tuple(parts), missing)
+            self._view = PartitionView(partition, tuple(parts))
             return self._view
 
     # -- becoming current --------------------------------------------------------------
@@ -141,9 +133,8 @@ class PartitionHolder:
                 kept[meta.name] = sealed
                 continue
             opened = self._open(snapshot, meta)
-            if opened is not None:
-                self._apply(snapshot, opened, list(snapshot.changes(self._number, meta.position)))
-                kept[meta.name] = opened
+            self._apply(snapshot, opened, list(snapshot.changes(self._number, meta.position)))
+            kept[meta.name] = opened
         self._sealed = kept
         self._tail = TailBuilder(
             self._number, self._attributes, self._generations, partition.sealed_row
@@ -151,14 +142,15 @@ class PartitionHolder:
         self._tail.grow(snapshot, partition.next_row)
         # Late vectors of tail rows stand in the same table as the others: read by grow().
 
-    def _open(self, snapshot: Snapshot, meta: SegmentMeta) -> _Sealed | None:
+    def _open(self, snapshot: Snapshot, meta: SegmentMeta) -> _Sealed:
         segment = Segment.open(self._dir, meta)
         if segment.damaged:
             self._on_damage(meta, tuple(segment.damaged))
         rows = segment.row_numbers
         if rows is None:
-            return None
-        if segment.columns is not None:
+            # No file is sound: the rows are still in the records (S28).
+            rows, states = snapshot.state_range(self._number, meta.row_lo, meta.row_hi)
+        elif segment.columns is not None:
             states = segment.columns.state
         else:
             states = snapshot.raw_states(self._number, rows.tolist())
