@@ -20,6 +20,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from memsvc.config import Settings, parse_listen
 from memsvc.domain.errors import (
     Cancelled,
     InvalidArgument,
@@ -34,7 +35,7 @@ from memsvc.rpc.errors import log_incident
 from memsvc.service import logs
 from memsvc.service.access import Gate, Principal
 from memsvc.service.api import Control
-from memsvc.service.limits import CallPool, Timeouts
+from memsvc.service.limits import CallPool, Timeouts, timeouts_of
 from memsvc.service.metrics import CONTENT_TYPE
 from memsvc.service.traces import NoTracing, Tracing
 
@@ -53,6 +54,22 @@ class AppOptions:
     loopback: bool = True
     version: str = ""
     timeouts: Callable[[], Timeouts] = field(default=Timeouts)
+
+    @classmethod
+    def from_settings(
+        cls,
+        settings: Settings,
+        version: str,
+        current: Callable[[], Settings] | None = None,
+    ) -> AppOptions:
+        """``current`` gives the settings in force after a reload."""
+        listen = settings.server.http_listen
+        return cls(
+            max_body_bytes=settings.server.max_message_bytes,
+            loopback=bool(listen) and parse_listen(listen).is_loopback,
+            version=version,
+            timeouts=timeouts_of(current or (lambda: settings)),
+        )
 
 
 class HttpApp:
@@ -126,6 +143,7 @@ class HttpApp:
             self._gate.failed(error)
             response = self._problem(error, request, request_id)
         except Exception:
+            self._gate.failed(None)
             found = problems.internal(log_incident(name), request.url.path, request_id)
             response = _problem_response(found)
         finally:

@@ -61,7 +61,7 @@ _ERRORS: Final = {
     "429": "A limit was met; Retry-After tells when to try again",
     "500": "Internal error; only an incident id is told",
     "503": "Starting, stopping or lagging; Retry-After tells when to try again",
-    "504": "Out of time; for writes, before anything was applied",
+    "504": "Out of time; repeat a write with the same request_id",
 }
 
 _CALLS: Final[tuple[tuple[str, str, type[BaseModel], type[BaseModel], str], ...]] = (

@@ -16,7 +16,8 @@ from typing import Any, Final
 
 import uvicorn
 
-from memsvc.rpc.listening import ListenError, TlsFiles
+from memsvc.config import Settings, parse_listen
+from memsvc.rpc.listening import ListenError, TlsFiles, tls_of
 
 START_SECONDS: Final = 10.0
 KEEP_ALIVE_SECONDS: Final = 75
@@ -34,6 +35,23 @@ class HttpOptions:
     max_connections: int = 512
     tls: TlsFiles | None = None
     key: str = "server.http_listen"
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> HttpOptions | None:
+        """The listener of ``server.http_listen``; None when it is off."""
+        server = settings.server
+        if not server.http_listen:
+            return None
+        host, port = parse_listen(server.http_listen)
+        return cls(host, port, server.max_connections, tls_of(settings))
+
+    @classmethod
+    def for_metrics(cls, settings: Settings) -> HttpOptions | None:
+        """The listener of ``metrics.listen``, without TLS; None when it is off."""
+        if not settings.metrics.listen:
+            return None
+        host, port = parse_listen(settings.metrics.listen)
+        return cls(host, port, 64, key="metrics.listen")
 
 
 class HttpServer:
@@ -98,13 +116,17 @@ class HttpServer:
 
 
 def _bind(options: HttpOptions) -> socket.socket:
-    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
-    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        found = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise ListenError(f"{options.key}: {options.host} is no address: {error}") from error
+    family, kind, _, _, address = found[0]
+    bound = socket.socket(family, kind)
     try:
         # Lets a restarted server have the port while old connections time out. On Linux two
         # listeners can still not share it.
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind((options.host, options.port))
+        bound.bind(address)
         bound.listen(1024)
         bound.set_inheritable(False)
     except OSError as error:

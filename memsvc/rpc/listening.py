@@ -6,6 +6,8 @@ import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
+from memsvc.config import Settings
+
 
 class ListenError(Exception):
     """An address cannot be listened on, or a certificate cannot be used. The message names
@@ -47,3 +49,9 @@ class TlsFiles:
                 raise ListenError(
                     f"server.tls.client_ca_file: {self.client_ca_file} holds no certificate"
                 ) from error
+
+
+def tls_of(settings: Settings) -> TlsFiles | None:
+    """The files of ``server.tls``; None when connections are not encrypted."""
+    tls = settings.server.tls
+    return TlsFiles(tls.cert_file, tls.key_file, tls.client_ca_file) if tls.cert_file else None

@@ -20,12 +20,13 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from memsvc.admin.v1 import admin_service_pb2, admin_service_pb2_grpc
+from memsvc.config import Settings
 from memsvc.rpc.admin import AdminServicer
 from memsvc.rpc.interceptors import CallInterceptor, Lanes
-from memsvc.rpc.listening import ListenError, TlsFiles
+from memsvc.rpc.listening import ListenError, TlsFiles, tls_of
 from memsvc.rpc.servicers import MemoryServicer
 from memsvc.service.access import Gate
-from memsvc.service.limits import CallPool, Timeouts
+from memsvc.service.limits import CallPool, Timeouts, timeouts_of
 from memsvc.service.traces import Tracing
 from memsvc.v1 import memory_service_pb2, memory_service_pb2_grpc
 
@@ -53,6 +54,21 @@ class RpcOptions:
     max_message_bytes: int = 16 * 1024 * 1024
     tls: TlsFiles | None = None
     timeouts: Callable[[], Timeouts] = field(default=Timeouts)
+
+    @classmethod
+    def from_settings(
+        cls, settings: Settings, current: Callable[[], Settings] | None = None
+    ) -> RpcOptions:
+        """The listener of ``server.listen``. ``current`` gives the settings in force after a
+        reload."""
+        server = settings.server
+        return cls(
+            listen=server.listen,
+            max_connections=server.max_connections,
+            max_message_bytes=server.max_message_bytes,
+            tls=tls_of(settings),
+            timeouts=timeouts_of(current or (lambda: settings)),
+        )
 
 
 class RpcServer:

@@ -32,6 +32,7 @@ def answering(method: Callable[[S, Any, Any], R]) -> Callable[[S, Any, Any], R]:
             self._gate.failed(error)  # type: ignore[attr-defined]
             status = errors.to_status(error)
         except Exception:
+            self._gate.failed(None)  # type: ignore[attr-defined]
             status = errors.internal_status(method.__name__)
         call = current_call.get()
         errors.abort(context, status, call.request_id if call else "")

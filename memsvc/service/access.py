@@ -204,9 +204,12 @@ class Gate:
         self.access.allow(principal, "admin", tenant, agent)
         return self._admin
 
-    def failed(self, error: MemsvcError) -> None:
-        """Counts an error that is about to be told to a caller."""
-        self.metrics.error(error)
+    def failed(self, error: MemsvcError | None) -> None:
+        """Counts an error that is about to be told to a caller; None = a bug."""
+        if error is None:
+            self.metrics.incident()
+        else:
+            self.metrics.error(error)
 
     def _admit(
         self,

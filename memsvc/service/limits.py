@@ -16,6 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 
+from memsvc.config import Settings
 from memsvc.domain import validate
 from memsvc.domain.errors import ResourceExhausted
 from memsvc.domain.types import Namespace
@@ -34,6 +35,16 @@ class Timeouts:
 
     read_ms: int = 5_000
     write_ms: int = 10_000
+
+
+def timeouts_of(current: Callable[[], Settings]) -> Callable[[], Timeouts]:
+    """Reads the timeouts from the settings in force at each call."""
+
+    def read() -> Timeouts:
+        server = current().server
+        return Timeouts(server.read_timeout_ms, server.write_timeout_ms)
+
+    return read
 
 
 def check_namespace(namespace: Namespace) -> None:
