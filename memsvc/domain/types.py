@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,10 @@ class Status(IntEnum):
     REJECTED = 5
     EXPIRED = 6
     FORGOTTEN = 7
+
+
+STATUSES: Final = tuple(Status)
+"""By number; several times faster than ``Status(number)``."""
 
 
 class Outcome(IntEnum):

@@ -27,6 +27,7 @@ from memsvc.domain.limits import REQUEST_ID_TTL_MS
 from memsvc.domain.log import Action, Effect, Entry, Payload, RememberedRequest
 from memsvc.domain.records import FLAG_ERASED, State
 from memsvc.domain.types import (
+    STATUSES,
     Caller,
     LateVector,
     Metadata,
@@ -428,7 +429,7 @@ def current_status(state: State, now_ms: int) -> Status:
     """Status with expiry counted in (S25): one state machine for every path."""
     if state.status == Status.ACTIVE and 0 < state.expires_at <= now_ms:
         return Status.EXPIRED
-    return Status(state.status)
+    return STATUSES[state.status]
 
 
 def unchanged_effect(state: State, row: int, action: Action) -> Effect:

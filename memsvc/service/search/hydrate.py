@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from memsvc.domain.records import FLAG_CURRENT, FLAG_ERASED, STATE_STRUCT, State
 from memsvc.domain.scoring import effective_importance
-from memsvc.domain.types import Hit, Include, Status
+from memsvc.domain.types import STATUSES, Hit, Include, Status
 from memsvc.service.positions import format_id
 from memsvc.service.search.scope import Reader
 from memsvc.store import keys
@@ -60,10 +60,11 @@ def hydrate(
     otherwise only what the columns may have outdated is looked at again.
     """
     hits: list[Hit] = []
-    for start in range(0, len(candidates.rows), 64):
-        if len(hits) >= limit:
-            break
-        batch = slice(start, start + 64)
+    start = 0
+    while len(hits) < limit and start < len(candidates.rows):
+        # As many as are missing: usually every one of them passes.
+        batch = slice(start, start + max(8, limit - len(hits)))
+        start = batch.stop
         rows = candidates.rows[batch].tolist()
         scores = candidates.scores[batch].tolist()
         similarities = candidates.similarities[batch].tolist()
@@ -131,7 +132,7 @@ def _hit(
         importance_stored=state.importance,
         ts=state.ts,
         version=state.version,
-        status=Status(status),
+        status=STATUSES[status],
         created_at=state.created_at,
         updated_at=state.updated_at,
         expires_at=state.expires_at,

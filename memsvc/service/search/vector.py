@@ -91,9 +91,7 @@ class VectorSearch:
             why = f"{damaged.reason}; {why}"
         outside = part.outside(self._generation)
         if outside.count:
-            sims = outside.score_all(self._query)
-            keep = scope.mask[outside.local]
-            local, sims = best(sims[keep], outside.local[keep], k)
+            local, sims = outside.top(self._query, scope.mask, k)
             if len(found.local):
                 local = np.concatenate((found.local, local))
                 sims = np.concatenate((found.sims, sims))
