@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, cast
@@ -19,6 +20,10 @@ MAP_SIZE: Final = 1 << 40
 """1 TiB of address space everywhere: growing a map under readers returns wrong bytes."""
 MAX_READERS: Final = 1_024
 STORE_FORMAT: Final = 1
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+SHORT_WRITE_FREE: Final = 16 << 20
+"""Free bytes below which a short write is put down to a full disk. A group of writes may need
+some megabytes, and others may have freed a little since."""
 LMDB_LIB: Final = 0
 """The 0.9 format. The bundled library also has 1.0; the two cannot read each other."""
 
@@ -42,6 +47,8 @@ class Env:
             readahead=False,
             lib_version=LMDB_LIB,
         )
+        if not readonly:
+            _allocate(path / "lock.mdb")
         self.tables = {
             name: self.lmdb.open_db(name.encode(), create=not readonly) for name in TABLES
         }
@@ -49,6 +56,17 @@ class Env:
     def close(self) -> None:
         """Closes the environment; no transaction may be open."""
         self.lmdb.close()
+
+
+def _allocate(lock_file: Path) -> None:
+    """Gives the reader table its blocks now: it is written through a shared map, where a
+    page without a block ends the process with SIGBUS once the disk is full."""
+    fd = os.open(lock_file, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(OSError):
+            os.posix_fallocate(fd, 0, os.fstat(fd).st_size)
+    finally:
+        os.close(fd)
 
 
 @contextmanager
@@ -74,13 +92,17 @@ def directory_lock(data_dir: Path) -> Iterator[None]:
         os.close(fd)
 
 
-def no_room(error: BaseException) -> bool:
-    """Whether an error means that the disk, or the map, is full."""
+def no_room(error: BaseException, free_bytes: Callable[[], int]) -> bool:
+    """Whether an error means that the disk, or the map, is full.
+
+    LMDB tells of a write that the end of the disk cut short as EIO, like of a broken disk;
+    ``free_bytes()`` of the disk says which it was.
+    """
     if isinstance(error, lmdb.MapFullError):
         return True
     if isinstance(error, OSError):
-        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+        return error.errno in _FULL
     if isinstance(error, lmdb.Error):
         code = cast(int, getattr(error, "code", 0))
-        return code in (errno.ENOSPC, errno.EDQUOT) or "No space" in str(error)
+        return code in _FULL or (code == errno.EIO and free_bytes() < SHORT_WRITE_FREE)
     return False

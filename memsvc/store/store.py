@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from memsvc.domain.errors import FailedPrecondition
 from memsvc.store import keys
-from memsvc.store.env import STORE_FORMAT, Env, directory_lock
+from memsvc.store.env import STORE_FORMAT, Env, directory_lock, no_room
 from memsvc.store.snapshot import Snapshot
 from memsvc.store.write_txn import WriteTxn
 
@@ -85,6 +86,10 @@ class Store:
         """Frees the slots of readers that died; without it the file grows."""
         with self._gate.shared():
             return self.env.lmdb.reader_check()
+
+    def no_room(self, error: BaseException) -> bool:
+        """Whether a failure means that the disk, or the map, is full."""
+        return no_room(error, lambda: shutil.disk_usage(self.data_dir).free)
 
     def file_bytes(self) -> int:
         """Size of the database file on disk."""

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
 from memsvc.domain.errors import DeadlineExceeded, MemsvcError, ResourceExhausted, Unavailable
-from memsvc.store.env import no_room
 from memsvc.store.store import Store
 from memsvc.store.write_txn import WriteTxn
 
@@ -39,6 +38,7 @@ class _Request(Generic[T]):
     deadline: float
     frees: bool
     future: Future[T] = field(default_factory=Future)
+    begun: bool = False
 
 
 @dataclass(slots=True)
@@ -184,7 +184,8 @@ class Writer:
         empty list when nothing came by then."""
         with self._wake:
             while not self._queue or self._paused:
-                if until is None or self._paused:
+                if until is None:
+                    # Not with a transaction open: whoever waits for a pause would go ahead.
                     self._idle = True
                     self._wake.notify_all()
                 if self._stopping and not self._queue:
@@ -212,6 +213,10 @@ class Writer:
 
     def _decide(self, request: _Request[Any], txn: WriteTxn) -> tuple[bool, Any]:
         """(True, result) or (False, error that is the caller's own)."""
+        # From here on the caller can no longer take it back, so that "not applied" is true.
+        if not request.begun and not request.future.set_running_or_notify_cancel():
+            return False, None
+        request.begun = True
         if request.deadline < time.monotonic():
             return False, DeadlineExceeded(
                 "the deadline passed while the write waited; nothing was applied",
@@ -239,13 +244,13 @@ class Writer:
 
     def _one_by_one(self, group: list[_Request[Any]], error: Exception) -> None:
         """After a group failed: each alone, so that one cannot take others with it."""
-        if no_room(error):
+        if self._store.no_room(error):
             self._on_full()
-        if len(group) == 1 and not (no_room(error) and group[0].frees):
+        if len(group) == 1 and not (self._store.no_room(error) and group[0].frees):
             group[0].future.set_exception(self._explained(error))
             return
         for request in group:
-            if no_room(error) and not request.frees:
+            if self._store.no_room(error) and not request.frees:
                 request.future.set_exception(self._explained(error))
                 continue
             try:
@@ -256,9 +261,8 @@ class Writer:
             self._committed([request], done)
             self._answer([request], done.outcomes)
 
-    @staticmethod
-    def _explained(error: Exception) -> Exception:
-        if no_room(error):
+    def _explained(self, error: Exception) -> Exception:
+        if self._store.no_room(error):
             return disk_full()
         log.error("write failed", exc_info=error)
         return error
@@ -277,7 +281,7 @@ class Writer:
         for request, (good, value) in zip(group, outcomes, strict=True):
             if good:
                 request.future.set_result(value)
-            else:
+            elif value is not None:
                 request.future.set_exception(value)
 
     def _commit_lazily(self, group: list[_Request[Any]]) -> None:
@@ -302,7 +306,7 @@ class Writer:
                 done = _Done([], txn.position, txn.tails(), time.monotonic())
             self._committed([], done)
         except Exception as error:
-            if no_room(error):
+            if self._store.no_room(error):
                 self._on_full()
             log.error("lost %d acknowledged writes of the last second", answered, exc_info=error)
             for request in group:

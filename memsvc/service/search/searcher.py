@@ -102,6 +102,9 @@ class Searcher:
 
         with self._views.read(namespace.tenant, namespace.agent) as (snapshot, view):
             position = format_position(snapshot.store_id, snapshot.epoch, snapshot.position)
+            if snapshot.time > plan.reader.now:
+                # This clock is behind the one that wrote; expiry goes by the later.
+                plan = replace(plan, reader=replace(plan.reader, now=snapshot.time))
             try:
                 check()
                 search = self._search(plan, snapshot, view, check)
