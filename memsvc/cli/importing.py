@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ from memsvc.cli import options
 from memsvc.cli.embedding import choose_embedder
 from memsvc.cli.failures import Failure
 from memsvc.cli.lines import Line, read_line
-from memsvc.cli.output import count, emit_json
+from memsvc.cli.output import clean, count, emit_json
 from memsvc.client import ClientError, Embedder, MemoryClient, NewMemory, Status, Update
 from memsvc.domain.types import Namespace, Outcome
 from memsvc.v1 import memory_service_pb2 as pb
@@ -202,7 +203,7 @@ def import_(
     """
     with target.connect(embedding=embedding, least_timeout=60.0) as client:
         embedder = choose_embedder(client, embedder_choice)
-        importer = Importer(client, embedder, retries, keep_going, tell=tqdm.write)
+        importer = Importer(client, embedder, retries, keep_going, tell=_tell)
         total = None if file == "-" else Path(file).stat().st_size
         with (
             click.open_file(file, "rb") as stream,
@@ -212,11 +213,14 @@ def import_(
                 _run(importer, stream, namespace, skip, batch, bar)
             except (KeyboardInterrupt, Failure, ClientError):
                 if importer.done:
-                    tqdm.write(
-                        f"stopped after line {importer.done}; go on with --skip {importer.done}"
-                    )
+                    _tell(f"stopped after line {importer.done}; go on with --skip {importer.done}")
                 raise
-    _tell(importer.counts, as_json)
+    _report(importer.counts, as_json)
+
+
+def _tell(text: str) -> None:
+    # Not on standard output, and above the progress bar instead of into it.
+    tqdm.write(clean(text), file=sys.stderr)
 
 
 def _bar(total: int | None) -> tqdm[Any]:
@@ -247,7 +251,7 @@ def _run(
         importer.send(pending)
 
 
-def _tell(counts: Counter[str], as_json: bool) -> None:
+def _report(counts: Counter[str], as_json: bool) -> None:
     if as_json:
         emit_json(dict(sorted(counts.items())))
         return

@@ -27,14 +27,16 @@ def dedup_key(session: str, seq: int | None, content: str) -> str:
     return f"sha256:{digest[: 2 * DIGEST]}"
 
 
-def parse_attributes(pairs: tuple[str, ...]) -> dict[str, AttributeValue]:
+def parse_attributes(
+    ctx: click.Context, param: click.Parameter, pairs: tuple[str, ...]
+) -> dict[str, AttributeValue]:
     """ "name=value" texts; a value that is JSON (number, true, list of texts) is taken as
     such, everything else as text."""
     attributes: dict[str, AttributeValue] = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
         if not equals or not name:
-            raise click.BadParameter(f"expected NAME=VALUE, not {pair!r}", param_hint="--attr")
+            raise click.BadParameter(f"expected NAME=VALUE, not {pair!r}")
         try:
             value = json.loads(text)
         except json.JSONDecodeError:
@@ -63,7 +65,14 @@ def parse_attributes(pairs: tuple[str, ...]) -> dict[str, AttributeValue]:
 @click.option("--category", default="", help="Category of your own choice.")
 @click.option("--type", "memory_type", default="", help="Kind of memory, as in preference.")
 @click.option("--topic-key", default="", help="Key under which contradicting facts meet.")
-@click.option("--attr", "attributes", multiple=True, metavar="NAME=VALUE", help="Own field.")
+@click.option(
+    "--attr",
+    "attributes",
+    multiple=True,
+    callback=parse_attributes,
+    metavar="NAME=VALUE",
+    help="Own field; may be repeated.",
+)
 @click.option(
     "--dedup-key",
     "key",
@@ -95,7 +104,7 @@ def write(
     embedding: str,
     request_id: str | None,
     as_json: bool,
-    attributes: tuple[str, ...],
+    attributes: dict[str, AttributeValue],
     **metadata: Any,
 ) -> None:
     """Store memories: each TEXT is one. Without any, each line of standard input is one.
@@ -129,7 +138,7 @@ def write(
                     summary,
                     "" if no_dedup else made,
                     vector,
-                    Metadata(seq=here, attributes=parse_attributes(attributes), **metadata),
+                    Metadata(seq=here, attributes=attributes, **metadata),
                     ttl,
                 )
             )

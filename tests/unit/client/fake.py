@@ -78,6 +78,7 @@ class FakeService(pb_grpc.MemoryServiceServicer, admin_grpc.AdminServiceServicer
         self.filters = True
         self.min_score = 0.62
         self.ready = True
+        self.degraded = types_pb2.Degraded()
         self.lock = threading.RLock()
         self.counter = 0
 
@@ -151,7 +152,9 @@ class FakeService(pb_grpc.MemoryServiceServicer, admin_grpc.AdminServiceServicer
         found = self._selected(request.namespace, request)
         found = [hit for hit in found if hit.status == types_pb2.STATUS_ACTIVE]
         top_k = request.top_k or 40
-        response = pb.QueryResponse(position="p1", mode=request.mode or pb.MODE_AUTO)
+        response = pb.QueryResponse(
+            position="p1", mode=request.mode or pb.MODE_AUTO, degraded=self.degraded
+        )
         if request.ids:
             by_id = {hit.id: hit for hit in found}
             response.items.extend(by_id[one] for one in request.ids if one in by_id)
