@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 
 import memsvc
 from memsvc.config import Settings
@@ -26,6 +27,7 @@ from memsvc.domain.types import (
 )
 from memsvc.segments.costs import measure_costs
 from memsvc.service import sweeper
+from memsvc.service.builder import Builder
 from memsvc.service.degradation import Degradation
 from memsvc.service.maintenance import IndexSettings, Maintenance
 from memsvc.service.memory import (
@@ -63,7 +65,8 @@ def system_clock() -> int:
 
 
 class Node:
-    """An open node. ``clock`` gives UTC ms and ``random(n)`` n bytes; tests give their own.
+    """An open node. ``clock`` gives UTC ms and ``random(n)`` n bytes; tests give their own,
+    and ``builders`` when segments are to be built without a process.
 
     Raises FailedPrecondition when the settings do not fit the store or the directory is in
     use. ``memory`` has the calls, ``health()`` tells how the node is.
@@ -77,6 +80,7 @@ class Node:
         random: Callable[[int], bytes] = os.urandom,
         metrics: Metrics | None = None,
         upkeep: bool = True,
+        builders: Callable[[Path], Builder] = Builder,
     ) -> None:
         self.settings = settings
         self.clock = clock
@@ -84,7 +88,7 @@ class Node:
         check_index(settings)
         self.store = Store(settings.storage.data_dir, new_id=lambda: random(16))
         try:
-            self._open(settings, random)
+            self._open(settings, random, builders)
         except BaseException:
             self.store.close()
             raise
@@ -96,7 +100,12 @@ class Node:
         if upkeep:
             self._ticker.start()
 
-    def _open(self, settings: Settings, random: Callable[[int], bytes]) -> None:
+    def _open(
+        self,
+        settings: Settings,
+        random: Callable[[int], bytes],
+        builders: Callable[[Path], Builder],
+    ) -> None:
         with self.store.read() as snapshot:
             position = snapshot.position
         self.progress = Progress(position)
@@ -142,6 +151,7 @@ class Node:
             clock=self.clock,
             purge_delay_ms=self._purge_delay_ms,
             on_built=self.metrics.built,
+            builders=builders,
         )
         self.views.on_damage = self.maintenance.on_damage
         self.searcher = Searcher(self.views, _search_settings(settings), CostBook(measure_costs()))
