@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -51,33 +52,37 @@ class Builder:
             return self._copy(Path(job["to"]))
         raise ValueError(f"unknown job {job['job']!r}")
 
-    def _build(self, spec: BuildSpec, root: Path) -> object:
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[Store]:
+        """The store, open for reading."""
         store = Store(self._data_dir, readonly=True)
         try:
-            with store.read() as snapshot:
-                # The segment is for the position it was read at, whatever was asked.
-                spec = BuildSpec.from_json(
-                    json.dumps({**json.loads(spec.to_json()), "position": snapshot.position})
-                )
-                rows = snapshot.records(
-                    spec.partition, spec.row_lo, spec.row_hi, [g for g, _ in spec.generations]
-                )
-                meta = build_segment(
-                    spec,
-                    rows,
-                    root,
-                    row_terms,
-                    invert,
-                    progress=lambda share: self.tell(progress=share),
-                )
+            yield store
         finally:
             store.close()
+
+    def _build(self, spec: BuildSpec, root: Path) -> object:
+        with self.opened() as store, store.read() as snapshot:
+            # The segment is for the position it was read at, whatever was asked.
+            spec = BuildSpec.from_json(
+                json.dumps({**json.loads(spec.to_json()), "position": snapshot.position})
+            )
+            rows = snapshot.records(
+                spec.partition, spec.row_lo, spec.row_hi, [g for g, _ in spec.generations]
+            )
+            meta = build_segment(
+                spec,
+                rows,
+                root,
+                row_terms,
+                invert,
+                progress=lambda share: self.tell(progress=share),
+            )
         return json.loads(meta.to_json())
 
     def _copy(self, to: Path) -> object:
         """A compacted copy of the database, flushed to disk. Returns its position."""
-        store = Store(self._data_dir, readonly=True)
-        try:
+        with self.opened() as store:
             to.mkdir(parents=True, exist_ok=True)
             fd = os.open(to / "data.mdb", os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
             try:
@@ -85,8 +90,6 @@ class Builder:
                 os.fsync(fd)
             finally:
                 os.close(fd)
-        finally:
-            store.close()
         return {"bytes": (to / "data.mdb").stat().st_size}
 
 
