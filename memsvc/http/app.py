@@ -31,10 +31,10 @@ from memsvc.domain.errors import (
     Unavailable,
 )
 from memsvc.http import models, openapi, problems, render
-from memsvc.rpc.errors import log_incident
 from memsvc.service import logs
 from memsvc.service.access import Gate, Principal
 from memsvc.service.api import Control
+from memsvc.service.edge import log_incident
 from memsvc.service.limits import CallPool, Timeouts, timeouts_of
 from memsvc.service.metrics import CONTENT_TYPE
 from memsvc.service.traces import NoTracing, Tracing

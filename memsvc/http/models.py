@@ -18,8 +18,8 @@ from memsvc.http import fields as ft
 from memsvc.http.fields import Body
 from memsvc.http.filters import to_filter
 from memsvc.http.refusals import from_pydantic
-from memsvc.rpc import fingerprint
-from memsvc.rpc.checks import refusal
+from memsvc.service import fingerprint
+from memsvc.service.edge import refusal
 
 B = TypeVar("B", bound=Body)
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from memsvc.domain.errors import Code, MemsvcError
 from memsvc.http.render import dumps
-from memsvc.rpc.errors import clean
+from memsvc.service.edge import clean
 
 MEDIA_TYPE: Final = "application/problem+json"
 

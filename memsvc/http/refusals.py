@@ -8,7 +8,7 @@ from pydantic import BaseModel, ValidationError
 
 from memsvc.domain.errors import InvalidArgument, Violation
 from memsvc.http.filters import nearest
-from memsvc.rpc.checks import MAX_VIOLATIONS, refusal
+from memsvc.service.edge import MAX_VIOLATIONS, refusal
 
 _TEXTS: Final = {
     "missing": "is required",

@@ -17,7 +17,7 @@ from typing import Any, Final
 import uvicorn
 
 from memsvc.config import Settings, parse_listen
-from memsvc.rpc.listening import ListenError, TlsFiles, tls_of
+from memsvc.service.listening import ListenError, TlsFiles, tls_of
 
 START_SECONDS: Final = 10.0
 KEEP_ALIVE_SECONDS: Final = 75
@@ -120,8 +120,9 @@ def _bind(options: HttpOptions) -> socket.socket:
         found = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM)
     except OSError as error:
         raise ListenError(f"{options.key}: {options.host} is no address: {error}") from error
-    family, kind, _, _, address = found[0]
-    bound = socket.socket(family, kind)
+    family, kind, protocol, _, address = found[0]
+    # With the protocol named: asyncio turns Nagle's delay (40 ms an answer) off only then.
+    bound = socket.socket(family, kind, protocol)
     try:
         # Lets a restarted server have the port while old connections time out. On Linux two
         # listeners can still not share it.

@@ -8,11 +8,9 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from memsvc.domain.errors import InvalidArgument, Violation
+from memsvc.service.edge import MAX_VIOLATIONS, refusal
 
 M = TypeVar("M", bound=Message)
-
-MAX_VIOLATIONS = 50
-"""Violations collected before a request is refused; a caller fixes the first ones first."""
 
 
 class Found:
@@ -32,14 +30,6 @@ class Found:
         """Raises InvalidArgument when there is at least one."""
         if self.violations:
             raise refusal(self.violations)
-
-
-def refusal(violations: list[Violation]) -> InvalidArgument:
-    """The error for violations: the message names the first, the details all."""
-    first = violations[0]
-    more = f" (and {len(violations) - 1} more)" if len(violations) > 1 else ""
-    text = f"{first.field}: {first.description}" if first.field else first.description
-    return InvalidArgument(text + more, violations=tuple(violations))
 
 
 def known(message: Message, path: str, found: Found) -> None:

@@ -6,8 +6,6 @@ retry delay and hint; anything else becomes INTERNAL with an incident id and not
 
 from __future__ import annotations
 
-import logging
-import secrets
 from typing import Final, NoReturn
 
 import grpc
@@ -15,6 +13,7 @@ from google.protobuf import any_pb2, duration_pb2
 from google.rpc import error_details_pb2, status_pb2
 
 from memsvc.domain.errors import Code, MemsvcError, Violation
+from memsvc.service.edge import clean, log_incident
 
 DOMAIN: Final = "memsvc"
 """``ErrorInfo.domain`` of every error."""
@@ -32,19 +31,6 @@ MAX_VIOLATION_BYTES: Final = 400
 GRPC_CODES: Final[dict[Code, grpc.StatusCode]] = {
     code: getattr(grpc.StatusCode, code.name) for code in Code
 }
-
-_log = logging.getLogger("memsvc.errors")
-
-
-def clean(text: str, most: int) -> str:
-    """A text that can be sent: valid UTF-8 of at most ``most`` bytes, cut with "...".
-
-    Messages quote what a caller sent, which may hold lone surrogates or be very long.
-    """
-    data = text[: most + 1].encode("utf-8", "backslashreplace")
-    if len(data) <= most and len(text) <= most:
-        return data.decode()
-    return data[: most - 3].decode("utf-8", "ignore") + "..."
 
 
 def to_status(error: MemsvcError) -> status_pb2.Status:
@@ -112,13 +98,6 @@ def internal_status(method: str) -> status_pb2.Status:
         ),
     )
     return status
-
-
-def log_incident(method: str) -> str:
-    """Logs the exception being handled and returns the random id it is found by."""
-    incident = secrets.token_hex(8)
-    _log.exception("unexpected error in %s, incident %s", method, incident)
-    return incident
 
 
 def abort(context: grpc.ServicerContext, status: status_pb2.Status, request_id: str) -> NoReturn:

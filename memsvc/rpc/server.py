@@ -23,10 +23,10 @@ from memsvc.admin.v1 import admin_service_pb2, admin_service_pb2_grpc
 from memsvc.config import Settings
 from memsvc.rpc.admin import AdminServicer
 from memsvc.rpc.interceptors import CallInterceptor, Lanes
-from memsvc.rpc.listening import ListenError, TlsFiles, tls_of
 from memsvc.rpc.servicers import MemoryServicer
 from memsvc.service.access import Gate
 from memsvc.service.limits import CallPool, Timeouts, timeouts_of
+from memsvc.service.listening import ListenError, TlsFiles, tls_of
 from memsvc.service.traces import Tracing
 from memsvc.v1 import memory_service_pb2, memory_service_pb2_grpc
 

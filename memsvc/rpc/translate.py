@@ -33,9 +33,9 @@ from memsvc.domain.types import (
     WriteItem,
     WriteRequest,
 )
-from memsvc.rpc import fingerprint
 from memsvc.rpc.checks import Found, known
 from memsvc.rpc.filters import to_filter, value
+from memsvc.service import fingerprint
 from memsvc.v1 import memory_service_pb2 as pb
 from memsvc.v1 import types_pb2
 

@@ -17,9 +17,9 @@ from memsvc.admin.v1 import admin_service_pb2 as admin_pb
 from memsvc.admin.v1 import admin_service_pb2_grpc
 from memsvc.domain.errors import DeadlineExceeded, MemsvcError, ResourceExhausted, invalid
 from memsvc.domain.types import Degraded, DegradedLevel
-from memsvc.rpc.listening import ListenError
 from memsvc.rpc.server import RpcOptions, RpcServer
 from memsvc.service.limits import Timeouts
+from memsvc.service.listening import ListenError
 from memsvc.v1 import memory_service_pb2 as pb
 from memsvc.v1 import memory_service_pb2_grpc, types_pb2
 from tests.edges.harness import (

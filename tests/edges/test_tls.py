@@ -19,8 +19,8 @@ from cryptography.x509.oid import NameOID
 
 from memsvc.http.app import AppOptions, HttpApp
 from memsvc.http.server import HttpOptions, HttpServer
-from memsvc.rpc.listening import ListenError, TlsFiles
 from memsvc.rpc.server import RpcOptions, RpcServer
+from memsvc.service.listening import ListenError, TlsFiles
 from memsvc.v1 import memory_service_pb2 as pb
 from memsvc.v1 import memory_service_pb2_grpc
 from tests.edges.harness import Edge, make_edge, rpc_server

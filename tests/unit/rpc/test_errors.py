@@ -12,6 +12,7 @@ from google.rpc import error_details_pb2
 
 from memsvc.domain import errors as domain
 from memsvc.rpc import errors
+from memsvc.service import edge
 
 
 def details(status: Any) -> dict[str, Any]:
@@ -103,6 +104,6 @@ def test_unexpected_error_tells_an_incident_and_nothing_else(
 
 def test_cut_text_stays_valid() -> None:
     for most in range(10, 20):
-        cut = errors.clean("aé錯𝄞" * 10, most)
+        cut = edge.clean("aé錯𝄞" * 10, most)
         assert len(cut.encode()) <= most and cut.endswith("...")
-    assert errors.clean("short", 10) == "short"
+    assert edge.clean("short", 10) == "short"

@@ -25,7 +25,8 @@ from memsvc.domain.types import (
     WriteRequest,
 )
 from memsvc.http import models
-from memsvc.rpc import fingerprint, translate
+from memsvc.rpc import translate
+from memsvc.service import fingerprint
 from memsvc.v1 import memory_service_pb2 as pb
 from memsvc.v1 import types_pb2
 
