@@ -186,14 +186,13 @@ class ArrayFile:
             )
         self.meta: dict[str, Any] = footer["meta"]
         self._arrays: dict[str, NDArray[Any]] = {}
-        self._blocks: dict[str, int] = {}
+        self._entries: dict[str, dict[str, Any]] = {}
         for entry in footer["arrays"]:
             array = _view(data, entry)
             name = entry["name"]
             self._arrays[name] = array
-            if "block" in entry:
-                self._blocks[name] = entry["block"]
-            elif check_sums:
+            self._entries[name] = entry
+            if check_sums and "block" not in entry:
                 raw = array.reshape(-1).view(np.uint8).data
                 if xxhash.xxh3_64_intdigest(raw) != entry["sum"]:
                     raise BadFile(f"array {name} is not as written")
@@ -211,7 +210,15 @@ class ArrayFile:
 
     def block_rows(self, name: str) -> int:
         """Rows of a guarded array that are checked together."""
-        return self._blocks[name]
+        return int(self._entries[name]["block"])
+
+    def offset(self, name: str) -> int:
+        """Where an array begins, in bytes from the beginning of the file."""
+        return int(self._entries[name]["offset"])
+
+    def through(self, other: mmap.mmap, name: str) -> NDArray[Any]:
+        """An array seen through another mapping of the same file."""
+        return _view(other, self._entries[name])
 
     def require(self, **expected: object) -> None:
         """Raises BadFile unless ``meta`` has these values: catches a file that is sound but

@@ -47,9 +47,21 @@ def map_file(path: Path) -> mmap.mmap:
 
     Raises BadFile when there is none, when it is empty or cannot be read.
     """
+    return _map(path, 1)[0]
+
+
+def map_twice(path: Path) -> tuple[mmap.mmap, mmap.mmap]:
+    """As `map_file`, and a second mapping of the same file for scattered reads: the kernel
+    reads there only what is touched, where it otherwise may read megabytes around each page."""
+    first, second = _map(path, 2)
+    second.madvise(mmap.MADV_RANDOM)
+    return first, second
+
+
+def _map(path: Path, times: int) -> list[mmap.mmap]:
     try:
         with path.open("rb") as file:
-            return mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+            return [mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) for _ in range(times)]
     except FileNotFoundError:
         raise BadFile("missing") from None
     except (OSError, ValueError) as error:

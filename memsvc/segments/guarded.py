@@ -7,6 +7,7 @@ graph), so each block of rows is checked once, on first use.
 
 from __future__ import annotations
 
+import mmap
 import threading
 from collections.abc import Callable
 from typing import Any, Final, NoReturn
@@ -40,11 +41,21 @@ def scratch(rows: int, like: NDArray[Any]) -> NDArray[Any]:
 class GuardedMatrix:
     """Rows of a guarded array, shape (count, width), C order.
 
+    ``scattered`` is a second mapping of the file, for reading rows here and there.
     ``on_bad(reason)`` is called when a block is not as written, and must raise.
     """
 
-    def __init__(self, file: ArrayFile, name: str, on_bad: Callable[[str], NoReturn]) -> None:
+    def __init__(
+        self,
+        file: ArrayFile,
+        name: str,
+        scattered: mmap.mmap,
+        on_bad: Callable[[str], NoReturn],
+    ) -> None:
         self.data = file.array(name)
+        self._scattered = file.through(scattered, name)
+        self._mapping = scattered
+        self._offset = file.offset(name)
         self.count, self.width = self.data.shape
         self.row_bytes = self.data.itemsize * self.width
         self._block = file.block_rows(name)
@@ -65,7 +76,7 @@ class GuardedMatrix:
         if self._left and high > low:
             first, last = low // self._block, (high - 1) // self._block + 1
             if not self._checked[first:last].all():
-                self._check(np.flatnonzero(~self._checked[first:last]) + first)
+                self._check(self.data, np.flatnonzero(~self._checked[first:last]) + first)
         return self.data[low:high]
 
     def take(self, rows: Index) -> NDArray[Any]:
@@ -75,20 +86,31 @@ class GuardedMatrix:
             blocks = rows // self._block
             fresh = blocks[~self._checked[blocks]]
             if len(fresh):
-                self._check(np.unique(fresh))
+                fresh = np.unique(fresh)
+                self._read_ahead(fresh)
+                self._check(self._scattered, fresh)
         into = scratch(len(rows), self.data)
         # "clip" because the default mode gathers into a second buffer first.
-        return np.take(self.data, rows, axis=0, out=into, mode="clip")
+        return np.take(self._scattered, rows, axis=0, out=into, mode="clip")
 
     @property
     def chunk_rows(self) -> int:
         """Rows that fit the scratch buffer."""
         return max(1, SCRATCH_BYTES // max(int(self.row_bytes), 1))
 
-    def _check(self, blocks: NDArray[np.intp]) -> None:
+    def _read_ahead(self, blocks: NDArray[np.intp]) -> None:
+        """Asks for all blocks at once, so that the disk does not get them one by one."""
+        size = self._block * self.row_bytes
+        for block in blocks.tolist():
+            start = self._offset + block * size
+            aligned = start - start % mmap.PAGESIZE
+            length = min(start + size, len(self._mapping)) - aligned
+            self._mapping.madvise(mmap.MADV_WILLNEED, aligned, length)
+
+    def _check(self, data: NDArray[Any], blocks: NDArray[np.intp]) -> None:
         for block in blocks.tolist():
             low = block * self._block
-            rows = self.data[low : low + self._block]
+            rows = data[low : low + self._block]
             found = xxhash.xxh3_64_intdigest(rows.reshape(-1).view(np.uint8).data)
             if found != int(self._sums[block]):
                 last = low + len(rows) - 1

@@ -39,6 +39,7 @@ from memsvc.segments.files import (
     check_whole,
     fsync_directory,
     map_file,
+    map_twice,
 )
 from memsvc.segments.graph import Graph
 from memsvc.segments.guarded import GuardedMatrix
@@ -102,11 +103,11 @@ class Segment:
         for file in meta.files:
             if file.kind == "columns":
                 self.columns = self._part(
-                    file, self._whole, lambda data: open_columns(data, meta.name, meta.count)
+                    file, lambda data: open_columns(data, meta.name, meta.count)
                 )
             elif file.kind == "postings":
                 self.postings = self._part(
-                    file, self._whole, lambda data: open_postings(data, meta.name, meta.count)
+                    file, lambda data: open_postings(data, meta.name, meta.count)
                 )
         for part in (self.columns, self.postings):
             if part is not None:
@@ -118,7 +119,7 @@ class Segment:
     def _open_graph(self, generation: int, expected: dict[str, Any]) -> None:
         file = self.meta.file("graph", generation)
         if file is not None:
-            graph = self._part(file, self._whole, lambda data: Graph(data, expected))
+            graph = self._part(file, lambda data: Graph(data, expected))
             if graph is not None:
                 self._graphs[generation] = graph
 
@@ -128,24 +129,15 @@ class Segment:
         if file is None:
             return {}
         expected = {"segment": self.meta.name, "generation": generation, "count": self.count}
-        opened = self._part(
-            file,
-            self._sized,
-            lambda data: _array_file(data, ROWS_KIND, ROWS_VERSION, self._verify, expected),
-        )
-        if opened is None:
+        found = self._guarded(file, ROWS_VERSION, expected)
+        if found is None:
             return {}
-        matrix = self._matrix(opened, file, generation)
+        opened, matrix = found
         scan = scales = None
         if scan_file is not None:
-            opened_scan = self._part(
-                scan_file,
-                self._sized,
-                lambda data: _array_file(data, SCAN_KIND, SCAN_VERSION, self._verify, expected),
-            )
-            if opened_scan is not None:
-                scan = self._matrix(opened_scan, scan_file, generation)
-                scales = opened_scan.array("scales")
+            found = self._guarded(scan_file, SCAN_VERSION, expected)
+            if found is not None:
+                scan, scales = found[1], found[0].array("scales")
         if self._row_numbers is None:
             self._row_numbers = opened.array("row_numbers")
         self._rows[generation] = VectorRows(
@@ -153,7 +145,10 @@ class Segment:
         )
         return opened.meta
 
-    def _matrix(self, opened: ArrayFile, file: FileMeta, generation: int) -> GuardedMatrix:
+    def _guarded(
+        self, file: FileMeta, version: int, expected: dict[str, Any]
+    ) -> tuple[ArrayFile, GuardedMatrix] | None:
+        """Opens a rows or scan file."""
         # Weakly, or segment and matrix would keep each other and their maps until the next
         # run of the garbage collector.
         segment, name = weakref.ref(self), self.meta.name
@@ -162,50 +157,40 @@ class Segment:
             alive = segment()
             if alive is not None:
                 if file.kind == ROWS_KIND:
-                    alive._rows.pop(generation, None)
+                    alive._rows.pop(file.generation, None)
                 alive._note(file, reason)
             raise SegmentDamaged(name, file, reason)
 
-        matrix = GuardedMatrix(opened, "vectors", on_bad)
+        try:
+            data, scattered = map_twice(self._folder / file.name)
+            check_size(data, file)
+            opened = ArrayFile(data, file.kind, version, check_sums=self._verify)
+            opened.require(**expected)
+            matrix = GuardedMatrix(opened, "vectors", scattered, on_bad)
+        except BadFile as error:
+            self._note(file, str(error))
+            return None
         if not self._verify:
             matrix.trust()
-        return matrix
+        return opened, matrix
 
-    def _part(
-        self,
-        file: FileMeta,
-        check: Callable[[mmap.mmap, FileMeta], None],
-        opener: Callable[[mmap.mmap], _Opened],
-    ) -> _Opened | None:
+    def _part(self, file: FileMeta, opener: Callable[[mmap.mmap], _Opened]) -> _Opened | None:
+        """Opens a file that is checked whole."""
         try:
             data = map_file(self._folder / file.name)
-            check(data, file)
+            if self._verify:
+                check_whole(data, file)
+            else:
+                check_size(data, file)
             return opener(data)
         except BadFile as error:
             self._note(file, str(error))
             return None
 
-    def _whole(self, data: mmap.mmap, file: FileMeta) -> None:
-        if self._verify:
-            check_whole(data, file)
-        else:
-            check_size(data, file)
-
-    def _sized(self, data: mmap.mmap, file: FileMeta) -> None:
-        check_size(data, file)
-
     def _note(self, file: FileMeta, reason: str) -> None:
         with self._lock:
             if all(damage.file != file for damage in self._damaged):
                 self._damaged = (*self._damaged, Damage(file, reason))
-
-
-def _array_file(
-    data: mmap.mmap, kind: str, version: int, verify: bool, expected: dict[str, Any]
-) -> ArrayFile:
-    file = ArrayFile(data, kind, version, check_sums=verify)
-    file.require(**expected)
-    return file
 
 
 def verify(root: Path, meta: SegmentMeta) -> list[Damage]:

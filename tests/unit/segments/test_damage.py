@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
@@ -207,3 +209,33 @@ def test_an_open_segment_survives_the_removal_of_its_files(
     query = units(COUNT, DIMENSION)[9]
     assert rows.scan(query, None, 1)[0].tolist() == [9]
     assert graph.search(query, 1, 64)[0].tolist() == [9]
+
+
+def test_a_dropped_segment_is_unmapped_at_once_and_not_at_the_next_collection(
+    tmp_path: Path, meta: SegmentMeta
+) -> None:
+    gc.disable()
+    try:
+        segment = Segment.open(tmp_path, meta)
+        rows = segment.rows(GENERATION)
+        assert rows is not None
+        rows.scan(units(COUNT, DIMENSION)[0], None, 5)
+        watched = weakref.ref(segment), weakref.ref(rows)
+        del segment, rows
+        assert [ref() for ref in watched] == [None, None]
+        maps = Path("/proc/self/maps")
+        assert not maps.exists() or str(tmp_path) not in maps.read_text()
+    finally:
+        gc.enable()
+
+
+def test_damage_is_told_also_when_only_the_rows_are_still_held(
+    tmp_path: Path, meta: SegmentMeta
+) -> None:
+    data = content(tmp_path, meta, "rows")
+    data[64 + 4 * DIMENSION * 650] ^= 1
+    change(tmp_path, meta, "rows", data)
+    rows = Segment.open(tmp_path, meta).rows(GENERATION)
+    assert rows is not None
+    with pytest.raises(SegmentDamaged):
+        rows.score(np.array([650]), units(1, DIMENSION)[0])
