@@ -78,6 +78,8 @@ class RpcServer:
         self, gate: Gate, pool: CallPool, options: RpcOptions, tracing: Tracing | None = None
     ) -> None:
         self._options = options
+        self._gate = gate
+        self._drained = threading.Event()
         self._pool = pool
         self._lanes = Lanes()
         self._interceptor = CallInterceptor(gate, pool, self._lanes, tracing)
@@ -137,8 +139,19 @@ class RpcServer:
             for service in SERVICES:
                 self._health.set(service, status.SERVING if ready else status.NOT_SERVING)
 
+    def follow_health(self, interval_seconds: float = 1.0) -> None:
+        """Keeps ``set_ready`` at what the node says of itself, until the server drains."""
+
+        def follow() -> None:
+            while not self._drained.wait(interval_seconds):
+                self.set_ready(self._gate.health().ready)
+
+        self.set_ready(self._gate.health().ready)
+        threading.Thread(target=follow, name="memsvc-readiness", daemon=True).start()
+
     def drain(self) -> None:
         """Health turns NOT_SERVING for good; calls are still served."""
+        self._drained.set()
         self._health.enter_graceful_shutdown()
 
     def stop(self, grace_seconds: float) -> bool:

@@ -6,11 +6,13 @@ unbounded, and metrics are read by people who may not read memories.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Final
 
 from prometheus_client import (
@@ -92,7 +94,7 @@ _READINGS: Final = {
     "store_max_bytes": ("memsvc_store_max_bytes", "storage.max_bytes, 0 = unlimited"),
     "index_segment_bytes": ("memsvc_index_segment_bytes", "Bytes of mapped segment files"),
     "index_tail_bytes": ("memsvc_index_tail_bytes", "Memory held by loaded tails"),
-    "index_budget_bytes": ("memsvc_index_budget_bytes", "Memory that the index may take"),
+    "index_budget_bytes": ("memsvc_index_budget_bytes", "storage.tail_budget_bytes"),
     "builder_running": ("memsvc_builder_jobs_running", "Builder jobs that run"),
     "builder_waiting": ("memsvc_builder_jobs_waiting", "Builder jobs that wait"),
     "damaged_files": ("memsvc_damaged_files", "Segment files set aside as damaged"),
@@ -190,6 +192,21 @@ class RunningMedian:
             return 1.0
 
 
+def memory_limit_bytes(root: Path = Path("/")) -> int:
+    """Memory of the control group (version 2) or, without a limit there, of the machine.
+
+    Mapped segment files are no fixed cost: they are fast while they fit in here, and slow
+    once they do not. 0 when it cannot be told.
+    """
+    found = []
+    with contextlib.suppress(OSError, IndexError, ValueError):
+        total = (root / "proc/meminfo").read_text().split("MemTotal:")[1].split()[0]
+        found.append(int(total) * 1_024)
+    with contextlib.suppress(OSError, ValueError):  # "max" is no number: the machine's
+        found.append(int((root / "sys/fs/cgroup/memory.max").read_text()))
+    return min(found, default=0)
+
+
 class Metrics:
     """All metrics of one node, in a registry of its own."""
 
@@ -250,6 +267,12 @@ class Metrics:
         )
         self.active_calls = Gauge(
             "memsvc_active_calls", "Calls being served", registry=self.registry
+        )
+
+        self._gauge(
+            "memsvc_memory_limit_bytes",
+            "Memory that this process may use: of its control group, or of the machine",
+            lambda: float(memory_limit_bytes()),
         )
 
     def bind(self, read: Callable[[], NodeReadings]) -> None:

@@ -8,10 +8,11 @@ import logging
 from collections.abc import Iterator
 from typing import Any
 
+import grpc
 import httpx
 import pytest
 
-from memsvc.rpc.interceptors import CallInterceptor, Lanes
+from memsvc.rpc.server import RpcOptions, RpcServer
 from memsvc.service import logs, traces
 from memsvc.v1 import memory_service_pb2 as pb
 from memsvc.v1 import memory_service_pb2_grpc, types_pb2
@@ -119,16 +120,24 @@ def test_span_joins_the_callers_trace_and_carries_no_content() -> None:
 
     exporter = InMemorySpanExporter()
     tracing = traces.OtelTracing(exporter, "1")
-    edge = make_edge()
-    interceptor = CallInterceptor(edge.gate, edge.pool, Lanes(), tracing)
-    assert interceptor.draining is False
-    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-    with tracing.span("memsvc/Query", {"traceparent": parent, "x-memory-token": TOKEN}) as span:
-        span.set("rpc.response.status_code", "OK")
-    with pytest.raises(ValueError), tracing.span("memsvc/Write", {}):
-        raise ValueError(SECRET)
+    edge = make_edge(FakeTokens(ms_test_token=EVERYTHING))
+    trace = "0af7651916cd43dd8448eb211c80319c"
+    metadata = (("x-memory-token", TOKEN), ("traceparent", f"00-{trace}-b7ad6b7169203331-01"))
+    namespace = types_pb2.Namespace(tenant="tenant-x", agent="agent-x")
+    query = pb.QueryRequest(namespace=namespace, text=SECRET)
+    server = RpcServer(edge.gate, edge.pool, RpcOptions(listen="127.0.0.1:0"), tracing)
+    with channel(server.start()) as opened:
+        stub = memory_service_pb2_grpc.MemoryServiceStub(opened)
+        stub.Query(query, metadata=metadata)
+        edge.api.fail = ValueError(SECRET)
+        with pytest.raises(grpc.RpcError):
+            stub.Query(query, metadata=metadata)
+    server.stop(1.0)
+    edge.pool.close(1.0)
     tracing.close()
     spans = exporter.get_finished_spans()
-    assert f"{spans[0].context.trace_id:032x}" == "0af7651916cd43dd8448eb211c80319c"
+    assert [span.attributes["rpc.response.status_code"] for span in spans] == ["OK", "INTERNAL"]
+    assert {f"{span.context.trace_id:032x}" for span in spans} == {trace}
     text = "".join(span.to_json() for span in spans)
-    assert SECRET not in text and TOKEN not in text
+    for hidden in (SECRET, TOKEN, "tenant-x", "agent-x"):
+        assert hidden not in text

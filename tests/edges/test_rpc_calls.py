@@ -427,6 +427,30 @@ def test_standard_health_follows_readiness_and_the_end() -> None:
         assert client.memory.Query(QUERY).items
 
 
+def test_node_that_stops_being_ready_is_taken_out_of_rotation() -> None:
+    edge = make_edge()
+    with rpc_server(edge) as server, channel(server.port) as opened:
+        health = Client(opened).health
+
+        def becomes(wanted: int) -> bool:
+            until = time.monotonic() + 5
+            while time.monotonic() < until:
+                if health.Check(health_pb2.HealthCheckRequest()).status == wanted:
+                    return True
+                time.sleep(0.01)
+            return False
+
+        server.follow_health(0.02)
+        assert becomes(1)
+        edge.api.ready = False
+        assert becomes(2)
+        edge.api.ready = True
+        assert becomes(1)
+        server.drain()
+        time.sleep(0.1)
+        assert becomes(2)
+
+
 def test_administration_translates_every_call(guarded: tuple[Edge, Client]) -> None:
     edge, client = guarded
     admin, token = client.admin, auth()

@@ -62,12 +62,14 @@ def _raises_variable_reason(function: ast.FunctionDef) -> bool:
 def used() -> tuple[set[str], set[str]]:
     errors: set[str] = set(REASON_STATUSES)
     degraded: set[str] = set()
+    paths = list(PACKAGE.glob("*.py"))
     for folder in EDGES:
-        for path in sorted((PACKAGE / folder).rglob("*.py")):
-            if "_pb2" not in path.name:
-                found = reasons_in(ast.parse(path.read_text()))
-                errors |= found[0]
-                degraded |= found[1]
+        paths += (PACKAGE / folder).rglob("*.py")
+    for path in paths:
+        if "_pb2" not in path.name:
+            found = reasons_in(ast.parse(path.read_text()))
+            errors |= found[0]
+            degraded |= found[1]
     return errors, degraded
 
 
