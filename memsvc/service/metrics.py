@@ -7,6 +7,7 @@ unbounded, and metrics are read by people who may not read memories.
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
 import threading
 import time
@@ -56,6 +57,11 @@ PEER_WINDOW_SECONDS: Final = 60.0
 _REASON = re.compile(r"[A-Z][A-Z0-9_]{0,39}\Z")
 _MAX_REASONS = 60
 _MEDIAN_WINDOW = 10_000
+_MEDIAN_CHECK_EVERY = 1_000
+INFLATED_MEDIAN: Final = 0.6
+"""A median importance above it is warned of (S14)."""
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -214,6 +220,8 @@ class Metrics:
         self.registry = registry or CollectorRegistry(auto_describe=False)
         self.peers = Peers()
         self._median = RunningMedian()
+        self._inflated = False
+        self._until_check = _MEDIAN_CHECK_EVERY
         self._reasons: set[str] = set()
         self._node = _Node()
         self.registry.register(self._node)
@@ -305,9 +313,23 @@ class Metrics:
             self._items.labels(result.outcome.name).inc()
             if isinstance(item, NewMemory) and result.outcome is Outcome.CREATED:
                 importance = item.metadata.importance
-                importance = 0.5 if importance is None else importance
-                self._importance.observe(importance)
-                self._median.add(importance)
+                self._weighed(0.5 if importance is None else importance)
+
+    def _weighed(self, importance: float) -> None:
+        self._importance.observe(importance)
+        self._median.add(importance)
+        self._until_check -= 1
+        if self._until_check > 0:
+            return
+        self._until_check = _MEDIAN_CHECK_EVERY
+        median = self._median.value()
+        if median > INFLATED_MEDIAN and not self._inflated:
+            _log.warning(
+                "the median importance of new memories is %.2f: when most are important, "
+                "importance tells nothing; revise the rules of the clients",
+                median,
+            )
+        self._inflated = median > INFLATED_MEDIAN
 
     def queried(self, request: QueryRequest, answer: QueryAnswer) -> None:
         """An answered Query. Reads by id or time are no recalls."""

@@ -45,7 +45,7 @@ def load(opened: grpc.Channel, service: str) -> descriptor_pool.DescriptorPool:
             )
         for dependency in files[name].dependency:
             add(dependency)
-        pool.Add(files[name])  # type: ignore[attr-defined]
+        pool.Add(files[name])
 
     for name in list(files):
         add(name)

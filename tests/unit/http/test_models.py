@@ -355,7 +355,7 @@ def test_no_item_or_filter_whatever_makes_anything_but_a_refusal(
         (models.read_forget, {"namespace": NS, "filters": filter_body, "request_id": "r"}),
     ):
         try:
-            read(json.dumps(body))  # type: ignore[operator]
+            read(json.dumps(body))
         except InvalidArgument as error:
             assert error.message
 

@@ -285,26 +285,26 @@ def test_item_without_its_oneof_names_its_place() -> None:
 @pytest.mark.parametrize(
     ("message", "field"),
     [
-        (pb.QueryRequest(namespace=NS, mode=99), "mode"),  # type: ignore[arg-type]
-        (pb.ForgetRequest(namespace=NS, mode=99), "mode"),  # type: ignore[arg-type]
+        (pb.QueryRequest(namespace=NS, mode=99), "mode"),
+        (pb.ForgetRequest(namespace=NS, mode=99), "mode"),
         (
             pb.WriteRequest(
                 namespace=NS,
-                items=[pb.WriteItem(touch=pb.Touch(id="m", kind=99))],  # type: ignore[arg-type]
+                items=[pb.WriteItem(touch=pb.Touch(id="m", kind=99))],
             ),
             "items[0].touch.kind",
         ),
         (
             pb.WriteRequest(
                 namespace=NS,
-                items=[pb.WriteItem(memory=pb.Memory(status=99))],  # type: ignore[arg-type]
+                items=[pb.WriteItem(memory=pb.Memory(status=99))],
             ),
             "items[0].memory.status",
         ),
         (
             pb.WriteRequest(
                 namespace=NS,
-                items=[pb.WriteItem(update=pb.Update(id="m", status=99))],  # type: ignore[arg-type]
+                items=[pb.WriteItem(update=pb.Update(id="m", status=99))],
             ),
             "items[0].update.status",
         ),
@@ -341,11 +341,11 @@ def _step(message: Any, field: FieldDescriptor) -> Message:
     inner = getattr(message, field.name)
     if field.message_type.GetOptions().map_entry:
         # A map is stepped over as a whole: into the value of one key.
-        return inner["key"]  # type: ignore[no-any-return]
+        return inner["key"]
     if field.is_repeated:
-        return inner.add()  # type: ignore[no-any-return]
+        return inner.add()
     inner.SetInParent()
-    return inner  # type: ignore[no-any-return]
+    return inner
 
 
 @pytest.mark.parametrize("kind", [pb.WriteRequest, pb.QueryRequest, pb.ForgetRequest])
@@ -354,7 +354,7 @@ def test_unknown_field_anywhere_is_refused_and_not_dropped(kind: type[Message]) 
     checked = 0
     for path in _paths(kind.DESCRIPTOR):
         request = kind()
-        request.namespace.CopyFrom(NS)  # type: ignore[attr-defined]
+        request.namespace.CopyFrom(NS)
         target: Message = request
         if path and path[-1].message_type.GetOptions().map_entry:
             continue

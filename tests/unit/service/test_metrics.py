@@ -108,7 +108,7 @@ def test_alert_limits_are_bounds_of_buckets() -> None:
 def recall(metrics: Metrics, *, hits: int, **request: object) -> None:
     lists = ([make_hit(i) for i in range(hits)],)
     metrics.queried(
-        QueryRequest(NS, **request),  # type: ignore[arg-type]
+        QueryRequest(NS, **request),
         QueryAnswer(lists, False, Mode.VECTOR, "p"),
     )
 
@@ -158,6 +158,15 @@ def test_median_follows_what_is_written(metrics: Metrics) -> None:
     assert value(metrics, "memsvc_importance_median") == 0.3
     write(metrics, *[(important(0.9), Outcome.CREATED)] * 20)
     assert value(metrics, "memsvc_importance_median") == 0.9
+
+
+def test_inflated_importance_is_warned_of_once(
+    metrics: Metrics, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(metrics, *[(important(0.5), Outcome.CREATED)] * 1_000)
+    assert not caplog.records
+    write(metrics, *[(important(0.9), Outcome.CREATED)] * 4_000)
+    assert len(caplog.records) == 1 and "median importance" in caplog.text
 
 
 def test_median_forgets_what_is_long_ago() -> None:

@@ -1,0 +1,110 @@
+"""Administration over gRPC: who may, and what is refused as a likely mistake."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+
+from memsvc.admin.v1 import admin_service_pb2 as admin_pb
+from memsvc.domain.errors import invalid
+from tests.edges.harness import (
+    Edge,
+    FakePrincipal,
+    FakeTokens,
+    channel,
+    make_edge,
+    rpc_server,
+)
+from tests.edges.rpc_client import Client, auth, code
+
+
+def test_administration_translates_every_call(guarded: tuple[Edge, Client]) -> None:
+    edge, client = guarded
+    admin, token = client.admin, auth()
+    listed = admin.ListTenants(admin_pb.ListTenantsRequest(), metadata=token)
+    assert (listed.agents[0].tenant, listed.next_page_token) == ("acme", "next")
+    exported = list(admin.ExportTenant(admin_pb.ExportTenantRequest(tenant="acme"), metadata=token))
+    assert [(e.sent, e.total) for e in exported] == [(1, 2), (2, 2)]
+    assert '"köln"' in exported[0].json
+    erased = admin.EraseTenant(
+        admin_pb.EraseTenantRequest(tenant="acme", agent="bot", confirm="acme/bot"),
+        metadata=token,
+    )
+    assert (erased.erased, erased.position) == (7, "pos-7")
+    forced = admin.SetDegraded(admin_pb.SetDegradedRequest(level=3, reason="drill"), metadata=token)
+    assert forced.forced and forced.degraded.level == 3
+    assert not admin.SetDegraded(admin_pb.SetDegradedRequest(), metadata=token).forced
+    assert "partitions" in admin.Inspect(admin_pb.InspectRequest(), metadata=token).json
+    assert admin.Maintain(admin_pb.MaintainRequest(purge=True), metadata=token).idle
+    assert admin.Reload(admin_pb.ReloadRequest(), metadata=token).needs_restart
+    assert edge.admin.asked[2][0] == "root"
+
+
+@pytest.mark.parametrize(
+    ("method", "request_message"),
+    [
+        ("EraseTenant", admin_pb.EraseTenantRequest(tenant="acme")),
+        ("EraseTenant", admin_pb.EraseTenantRequest(tenant="acme", agent="b", confirm="acme")),
+        ("EraseTenant", admin_pb.EraseTenantRequest(agent="b", confirm="/b")),
+        ("ExportTenant", admin_pb.ExportTenantRequest()),
+        ("ExportTenant", admin_pb.ExportTenantRequest(tenant="a/b")),
+        ("SetDegraded", admin_pb.SetDegradedRequest(level=5)),
+        ("SetDegraded", admin_pb.SetDegradedRequest(reason="x" * 300)),
+        ("ListTenants", admin_pb.ListTenantsRequest(page_size=20_000)),
+        ("Inspect", admin_pb.InspectRequest(log_tail=2_000)),
+    ],
+)
+def test_administration_refuses_what_could_be_a_mistake(
+    edge: Edge, client: Client, method: str, request_message: Any
+) -> None:
+    def call() -> None:
+        answer = getattr(client.admin, method)(request_message)
+        if method == "ExportTenant":
+            list(answer)
+
+    assert code(call) is grpc.StatusCode.INVALID_ARGUMENT
+    assert edge.admin.asked == []
+
+
+def test_administration_of_one_tenant_stays_there() -> None:
+    tokens = FakeTokens(ms_a=FakePrincipal("a", ("acme",), frozenset({"admin"})))
+    edge = make_edge(tokens)
+    with rpc_server(edge) as server, channel(server.port) as opened:
+        admin, token = Client(opened).admin, auth("ms_a")
+        assert admin.ListTenants(admin_pb.ListTenantsRequest(tenant="acme"), metadata=token)
+        for call in (
+            lambda: admin.ListTenants(admin_pb.ListTenantsRequest(), metadata=token),
+            lambda: admin.ListTenants(
+                admin_pb.ListTenantsRequest(tenant="acme-corp"), metadata=token
+            ),
+            lambda: list(
+                admin.ExportTenant(admin_pb.ExportTenantRequest(tenant="b"), metadata=token)
+            ),
+            lambda: admin.SetDegraded(admin_pb.SetDegradedRequest(level=4), metadata=token),
+            lambda: admin.Inspect(
+                admin_pb.InspectRequest(tenant="acme", agent="b", log_tail=1), metadata=token
+            ),
+            lambda: admin.Maintain(admin_pb.MaintainRequest(), metadata=token),
+            lambda: admin.Reload(admin_pb.ReloadRequest(), metadata=token),
+        ):
+            assert code(call) is grpc.StatusCode.PERMISSION_DENIED
+
+
+def test_export_that_fails_half_way_says_so(edge: Edge, client: Client) -> None:
+    def memories() -> Iterator[dict[str, object]]:
+        yield {"id": "1"}
+        raise invalid("x", "gone")
+
+    edge.admin.export_tenant = lambda *_: (2, memories())
+    got: list[str] = []
+
+    def call() -> None:
+        for part in client.admin.ExportTenant(admin_pb.ExportTenantRequest(tenant="acme")):
+            got.append(part.json)
+
+    assert code(call) is grpc.StatusCode.INVALID_ARGUMENT and len(got) == 1
+    text = edge.metrics.exposition().decode()
+    assert 'call="ExportTenant",code="INVALID_ARGUMENT"' in text

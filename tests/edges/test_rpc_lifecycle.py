@@ -1,0 +1,258 @@
+"""Deadlines, limits, readiness and the end of a running gRPC server."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2
+
+from memsvc.domain.errors import DeadlineExceeded
+from memsvc.rpc.server import RpcOptions, RpcServer
+from memsvc.service.limits import Timeouts
+from memsvc.service.listening import ListenError
+from memsvc.v1 import memory_service_pb2 as pb
+from memsvc.v1 import memory_service_pb2_grpc
+from tests.edges.harness import (
+    EVERYTHING,
+    Edge,
+    FakeTokens,
+    channel,
+    hold,
+    make_edge,
+    rpc_server,
+)
+from tests.edges.rpc_client import NS, QUERY, WRITE, Client, auth, code, failure, info
+
+
+def test_caller_who_sends_no_message_holds_no_thread() -> None:
+    edge = make_edge(FakeTokens(ms_test_token=EVERYTHING), workers=2)
+    with rpc_server(edge) as server, channel(server.port) as opened:
+        silent = opened.stream_unary("/memsvc.v1.MemoryService/Query")
+        blocked = threading.Event()
+
+        def nothing() -> Iterator[bytes]:
+            blocked.wait(5)
+            yield b""
+
+        waiting = [silent.future(nothing(), timeout=5) for _ in range(10)]
+        try:
+            stub = memory_service_pb2_grpc.MemoryServiceStub(opened)
+            assert stub.Query(QUERY, metadata=auth(), timeout=2).items
+            assert {call.code() for call in waiting} == {grpc.StatusCode.UNAUTHENTICATED}
+        finally:
+            blocked.set()
+
+
+def test_health_answers_while_every_worker_is_busy() -> None:
+    edge = make_edge(workers=2, max_calls=2)
+    edge.api.during, inside, release = hold()
+    with rpc_server(edge) as server, channel(server.port) as opened:
+        client = Client(opened)
+        calls = [client.memory.Query.future(QUERY, timeout=10) for _ in range(2)]
+        assert inside.wait(5)
+        deadline = time.monotonic() + 5
+        while edge.pool.pending < 2 and time.monotonic() < deadline:
+            time.sleep(0.005)
+        assert client.memory.Health(pb.HealthRequest(), timeout=2).ready
+        check = client.health.Check(health_pb2.HealthCheckRequest(), timeout=2)
+        assert check.status == health_pb2.HealthCheckResponse.SERVING
+        # And one call more than may wait is told so at once, with a delay.
+        error = failure(lambda: client.memory.Query(QUERY, timeout=5))
+        assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert info(error).reason == "TOO_MANY_CALLS"
+        release.set()
+        assert all(call.result().items for call in calls)
+        assert client.memory.Query(QUERY, timeout=5).items
+
+
+def test_deadline_that_has_passed_does_no_work(edge: Edge, client: Client) -> None:
+    assert code(lambda: client.memory.Write(WRITE, timeout=-1)) is (
+        grpc.StatusCode.DEADLINE_EXCEEDED
+    )
+    assert code(lambda: client.memory.Write(WRITE, timeout=0.000001)) is (
+        grpc.StatusCode.DEADLINE_EXCEEDED
+    )
+    time.sleep(0.1)
+    assert edge.api.asked == []
+
+
+def test_call_that_waited_past_its_deadline_is_not_started() -> None:
+    edge = make_edge(workers=1)
+    edge.api.during, inside, release = hold()
+    with rpc_server(edge) as server, channel(server.port) as opened:
+        client = Client(opened)
+        first = client.memory.Query.future(QUERY, timeout=10)
+        assert inside.wait(5)
+        assert code(lambda: client.memory.Write(WRITE, timeout=0.1)) is (
+            grpc.StatusCode.DEADLINE_EXCEEDED
+        )
+        release.set()
+        assert first.result().items
+        edge.api.during = None
+        assert client.memory.Query(QUERY, timeout=5).items
+        assert [type(a).__name__ for a in edge.api.asked] == ["QueryRequest"] * 2
+
+
+def test_server_bounds_a_call_whose_client_set_no_deadline() -> None:
+    edge = make_edge()
+    edge.api.during, _, _ = hold()
+    timeouts = Timeouts(read_ms=50, write_ms=80)
+    with rpc_server(edge, timeouts=lambda: timeouts) as server, channel(server.port) as opened:
+        client = Client(opened)
+        for call in (
+            lambda: client.memory.Query(QUERY),
+            lambda: client.memory.Write(WRITE, timeout=60),
+        ):
+            started = time.monotonic()
+            error = failure(call)
+            assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+            assert info(error).reason == "DEADLINE_EXCEEDED"
+            assert time.monotonic() - started < 2
+
+
+def test_write_refused_by_the_use_case_as_late_is_told_so(edge: Edge, client: Client) -> None:
+    edge.api.fail = DeadlineExceeded("not applied")
+    assert code(lambda: client.memory.Write(WRITE)) is grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+def test_work_stops_when_the_caller_goes_away(edge: Edge, client: Client) -> None:
+    edge.api.during, inside, _ = hold()
+    call = client.memory.Query.future(QUERY)
+    assert inside.wait(5)
+    call.cancel()
+    deadline = time.monotonic() + 5
+    while edge.pool.pending and time.monotonic() < deadline:
+        time.sleep(0.005)
+    assert edge.pool.pending == 0
+    assert edge.api.controls[0].cancelled()
+    text = edge.metrics.exposition().decode()
+    assert 'memsvc_call_duration_seconds_count{call="Query",code="CANCELLED"} 1.0' in text
+
+
+def test_too_large_a_message_is_refused_before_anything_is_applied(edge: Edge) -> None:
+    with rpc_server(edge, max_message_bytes=100_000) as server, channel(server.port) as opened:
+        big = pb.WriteRequest(
+            namespace=NS, items=[pb.WriteItem(memory=pb.Memory(content="x" * 200_000))]
+        )
+        client = Client(opened)
+        assert code(lambda: client.memory.Write(big)) is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert edge.api.asked == []
+        assert client.memory.Query(QUERY).items
+
+
+def test_connections_past_the_limit_are_turned_away() -> None:
+    edge = make_edge()
+    with rpc_server(edge, max_connections=2) as server:
+        opened = [
+            grpc.insecure_channel(
+                f"127.0.0.1:{server.port}", options=[("grpc.use_local_subchannel_pool", 1)]
+            )
+            for _ in range(3)
+        ]
+        try:
+            for one in opened[:2]:
+                assert Client(one).memory.Query(QUERY, timeout=5).items
+            third = Client(opened[2])
+            assert code(lambda: third.memory.Query(QUERY, timeout=5)) is (
+                grpc.StatusCode.UNAVAILABLE
+            )
+            opened[0].close()
+            assert third.memory.Query(QUERY, timeout=10, wait_for_ready=True).items
+        finally:
+            for one in opened:
+                one.close()
+
+
+def test_second_server_on_the_port_says_what_is_wrong() -> None:
+    edge = make_edge()
+    with rpc_server(edge) as server:
+        second = RpcServer(edge.gate, edge.pool, RpcOptions(listen=f"127.0.0.1:{server.port}"))
+        with pytest.raises(ListenError, match=r"server\.listen.*taken"):
+            second.start()
+
+
+def test_calls_that_run_finish_when_the_server_stops() -> None:
+    edge = make_edge()
+    edge.api.during, inside, release = hold()
+    server = RpcServer(edge.gate, edge.pool, RpcOptions(listen="127.0.0.1:0"))
+    port = server.start()
+    server.set_ready(True)
+    with channel(port) as opened:
+        client = Client(opened)
+        running = client.memory.Write.future(WRITE)
+        assert inside.wait(5)
+        results: list[bool] = []
+        stopping = threading.Thread(target=lambda: results.append(server.stop(5)))
+        stopping.start()
+        time.sleep(0.1)
+        error = failure(lambda: client.memory.Query(QUERY, timeout=5))
+        assert error.code() is grpc.StatusCode.UNAVAILABLE
+        release.set()
+        assert running.result(5).results
+        stopping.join(5)
+    assert results == [True]
+
+
+def test_calls_that_do_not_end_are_broken_off_in_time() -> None:
+    edge = make_edge()
+    edge.api.during, inside, _ = hold()
+    server = RpcServer(edge.gate, edge.pool, RpcOptions(listen="127.0.0.1:0"))
+    port = server.start()
+    with channel(port) as opened:
+        running = Client(opened).memory.Write.future(WRITE)
+        assert inside.wait(5)
+        started = time.monotonic()
+        server.stop(0.3)
+        assert time.monotonic() - started < 3
+        assert running.exception() is not None
+    # The handler noticed it and left its thread.
+    assert edge.pool.close(2) == 0
+
+
+def test_standard_health_follows_readiness_and_the_end() -> None:
+    edge = make_edge()
+    with rpc_server(edge) as server, channel(server.port) as opened:
+        client = Client(opened)
+
+        def status(service: str) -> int:
+            return client.health.Check(health_pb2.HealthCheckRequest(service=service)).status
+
+        serving, not_serving = 1, 2
+        for service in ("", "memsvc.v1.MemoryService", "memsvc.admin.v1.AdminService"):
+            assert status(service) == serving
+        server.set_ready(False)
+        assert status("") == not_serving
+        server.set_ready(True)
+        server.drain()
+        server.set_ready(True)
+        assert status("memsvc.v1.MemoryService") == not_serving
+        # A load balancer may be slow: calls are still served.
+        assert client.memory.Query(QUERY).items
+
+
+def test_node_that_stops_being_ready_is_taken_out_of_rotation() -> None:
+    edge = make_edge()
+    with rpc_server(edge) as server, channel(server.port) as opened:
+        health = Client(opened).health
+
+        def becomes(wanted: int) -> bool:
+            until = time.monotonic() + 5
+            while time.monotonic() < until:
+                if health.Check(health_pb2.HealthCheckRequest()).status == wanted:
+                    return True
+                time.sleep(0.01)
+            return False
+
+        server.follow_health(0.02)
+        assert becomes(1)
+        edge.api.ready = False
+        assert becomes(2)
+        edge.api.ready = True
+        assert becomes(1)
+        server.drain()
+        time.sleep(0.1)
+        assert becomes(2)
