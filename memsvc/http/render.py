@@ -90,7 +90,7 @@ def hit_object(hit: Hit) -> dict[str, Any]:
     item["status"] = hit.status.name
     if head.session:
         item["session"] = head.session
-    item["importance_stored"] = hit.importance_stored
+    item["importance_stored"] = _importance(hit.importance_stored)
     item["created_at"] = hit.created_at
     item["updated_at"] = hit.updated_at
     item["expires_at"] = hit.expires_at
@@ -100,8 +100,14 @@ def hit_object(hit: Hit) -> dict[str, Any]:
     return item
 
 
+def _importance(value: float) -> float:
+    # Stored as float32: seven digits give back the 0.8 that was written, and not
+    # 0.800000011920929.
+    return round(value, 7)
+
+
 def _metadata(message: types_pb2.Metadata, hit: Hit) -> dict[str, Any]:
-    metadata: dict[str, Any] = {"ts": hit.ts, "importance": hit.importance}
+    metadata: dict[str, Any] = {"ts": hit.ts, "importance": _importance(hit.importance)}
     if message.HasField("seq"):
         metadata["seq"] = message.seq
     for label in _LABELS:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 
 import httpx
+import numpy as np
 import pytest
 
 from memsvc.domain import filters as f
@@ -42,6 +43,7 @@ from tests.edges.harness import (
     hold,
     http_server,
     make_edge,
+    make_hit,
 )
 from tests.edges.http_client import FORGET, QUERY, WRITE, connect, problem
 
@@ -139,6 +141,13 @@ def test_each_error_has_its_status(
     assert document["code"] == error.code.value and document["reason"] == error.reason
     assert document["detail"] == error.message
     assert document["instance"] == "/v1/memory/write"
+
+
+def test_importance_comes_back_as_it_was_written(edge: Edge, client: httpx.Client) -> None:
+    stored = float(np.float32(0.8))
+    edge.api.hits = [make_hit(0, importance=stored, importance_stored=stored)]
+    item = client.post("/v1/memory/query", json=QUERY).json()["items"][0]
+    assert (item["metadata"]["importance"], item["importance_stored"]) == (0.8, 0.8)
 
 
 def test_delay_stands_in_the_header_and_in_the_document(edge: Edge, client: httpx.Client) -> None:
