@@ -20,6 +20,8 @@ MAP_SIZE: Final = 1 << 40
 """1 TiB of address space everywhere: growing a map under readers returns wrong bytes."""
 MAX_READERS: Final = 1_024
 STORE_FORMAT: Final = 1
+LOCK_BYTES: Final = MAX_READERS * 64 + 4_096
+"""At least the size of LMDB's reader table."""
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 SHORT_WRITE_FREE: Final = 16 << 20
 """Free bytes below which a short write is put down to a full disk. A group of writes may need
@@ -35,6 +37,7 @@ class Env:
         self.path = path
         if not readonly:
             path.mkdir(parents=True, exist_ok=True)
+            _allocate(path / "lock.mdb")
         self.lmdb = lmdb.open(
             str(path),
             map_size=MAP_SIZE,
@@ -47,8 +50,6 @@ class Env:
             readahead=False,
             lib_version=LMDB_LIB,
         )
-        if not readonly:
-            _allocate(path / "lock.mdb")
         self.tables = {
             name: self.lmdb.open_db(name.encode(), create=not readonly) for name in TABLES
         }
@@ -60,11 +61,15 @@ class Env:
 
 def _allocate(lock_file: Path) -> None:
     """Gives the reader table its blocks now: it is written through a shared map, where a
-    page without a block ends the process with SIGBUS once the disk is full."""
-    fd = os.open(lock_file, os.O_RDWR | os.O_CLOEXEC)
+    page without a block ends the process with SIGBUS once the disk is full.
+
+    Before LMDB opens the file: closing any descriptor of it drops the locks of the process,
+    and then the next process to open it would clear the table under running readers.
+    """
+    fd = os.open(lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         with contextlib.suppress(OSError):
-            os.posix_fallocate(fd, 0, os.fstat(fd).st_size)
+            os.posix_fallocate(fd, 0, LOCK_BYTES)
     finally:
         os.close(fd)
 

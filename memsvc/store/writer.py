@@ -244,28 +244,23 @@ class Writer:
 
     def _one_by_one(self, group: list[_Request[Any]], error: Exception) -> None:
         """After a group failed: each alone, so that one cannot take others with it."""
-        if self._store.no_room(error):
+        full = self._store.no_room(error)  # asked before the reserve is given up
+        if full:
             self._on_full()
-        if len(group) == 1 and not (self._store.no_room(error) and group[0].frees):
-            group[0].future.set_exception(self._explained(error))
+        if len(group) == 1 and not (full and group[0].frees):
+            group[0].future.set_exception(_explained(error, full))
             return
         for request in group:
-            if self._store.no_room(error) and not request.frees:
-                request.future.set_exception(self._explained(error))
+            if full and not request.frees:
+                request.future.set_exception(_explained(error, full))
                 continue
             try:
                 done = self._transact([request])
             except Exception as again:
-                request.future.set_exception(self._explained(again))
+                request.future.set_exception(_explained(again, self._store.no_room(again)))
                 continue
             self._committed([request], done)
             self._answer([request], done.outcomes)
-
-    def _explained(self, error: Exception) -> Exception:
-        if self._store.no_room(error):
-            return disk_full()
-        log.error("write failed", exc_info=error)
-        return error
 
     def _committed(self, group: list[_Request[Any]], done: _Done) -> None:
         seconds = time.monotonic() - done.started
@@ -306,12 +301,20 @@ class Writer:
                 done = _Done([], txn.position, txn.tails(), time.monotonic())
             self._committed([], done)
         except Exception as error:
-            if self._store.no_room(error):
+            full = self._store.no_room(error)
+            if full:
                 self._on_full()
             log.error("lost %d acknowledged writes of the last second", answered, exc_info=error)
             for request in group:
                 if not request.future.done():
-                    request.future.set_exception(self._explained(error))
+                    request.future.set_exception(_explained(error, full))
+
+
+def _explained(error: Exception, full: bool) -> Exception:
+    if full:
+        return disk_full()
+    log.error("write failed", exc_info=error)
+    return error
 
 
 def disk_full() -> ResourceExhausted:
