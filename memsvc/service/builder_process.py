@@ -2,16 +2,21 @@
 
 It reads jobs as JSON lines from its standard input and answers with JSON lines on its
 standard output: ``{"progress": 0..1}`` while it works, then ``{"done": ...}`` or
-``{"error": "..."}``. It ends when its input does, so it never outlives the node. It only
-reads the database; what it made takes effect when the writer says so.
+``{"error": "..."}``. It ends at once when its input does, also in the middle of a job, so it
+never outlives the node and writes into the folders of the next. It only reads the database;
+what it made takes effect when the writer says so.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
+import queue
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
@@ -24,6 +29,7 @@ from memsvc.text.index import invert
 from memsvc.text.tokenize import terms
 
 NICE = 19
+PR_SET_PDEATHSIG = 1
 
 
 def row_terms(record: RowRecord) -> list[str]:
@@ -100,13 +106,30 @@ def main() -> None:
     os.dup2(2, 1)
     with contextlib.suppress(OSError):
         os.nice(NICE)
+    _die_with_parent()
+    jobs: queue.SimpleQueue[str] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(jobs,), daemon=True).start()
     builder = Builder(Path(sys.argv[1]), out)
     builder.tell(ready=True)
-    for line in sys.stdin:
+    while True:
+        line = jobs.get()
         try:
             builder.tell(done=builder.run(json.loads(line)))
         except Exception as error:  # the node decides what to do about it
             builder.tell(error=f"{type(error).__name__}: {error}")
+
+
+def _listen(jobs: queue.SimpleQueue[str]) -> None:
+    for line in sys.stdin:
+        jobs.put(line)
+    os._exit(0)
+
+
+def _die_with_parent() -> None:
+    """Linux kills this process the moment the node is gone, however busy the machine is;
+    elsewhere the end of the input has to do."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from memsvc.domain.manifest import SegmentMeta, segment_from_json
 from memsvc.domain.merging import Job, Sealed
 from memsvc.segments.build import BuildSpec, estimate_bytes
 from memsvc.segments.errors import Damage
+from memsvc.segments.files import TEMPORARY_SUFFIX
 from memsvc.segments.segment import set_aside, verify
 from memsvc.service.builder import Builder, BuilderFailed
 from memsvc.service.compaction import CompactionFailed, compact
@@ -384,9 +385,15 @@ class Maintenance:
         free = shutil.disk_usage(root).free
         if free < needed:
             raise BuilderFailed(f"{free} bytes free, about {needed} needed")
-        done = self._builders[lane].run(
-            {"job": "build", "spec": json.loads(spec.to_json()), "root": str(root)}
-        )
+        try:
+            done = self._builders[lane].run(
+                {"job": "build", "spec": json.loads(spec.to_json()), "root": str(root)}
+            )
+        except BuilderFailed:
+            # What it had written may be of memories that are to be erased.
+            for leftover in (spec.name + TEMPORARY_SUFFIX, spec.name):
+                shutil.rmtree(root / leftover, ignore_errors=True)
+            raise
         meta = segment_from_json(json.dumps(done))
         if not self._swap(number, job, meta):
             shutil.rmtree(root / meta.name, ignore_errors=True)

@@ -131,14 +131,14 @@ def test_a_segment_that_finds_no_room_is_built_later(node: h.Node, disk: Path) -
     node.start()
     words = random.Random(1)
     items = [
-        h.memory(n, f"word{n}x " + " ".join(f"w{words.randrange(10**9)}" for _ in range(900)))
+        h.memory(n, f"word{n}x " + " ".join(f"w{words.randrange(10**9)}" for _ in range(300)))
         for n in range(600)
     ]
     for start in range(0, 600, 50):
         h.write(node, items[start : start + 50])
     # The files need more than the estimate, which leaves words out: the builder runs into
     # the end of the disk in the middle of them.
-    h.fill_disk(disk, leave=3 * MIB)
+    h.fill_disk(disk, leave=MIB)
     with pytest.raises(AssertionError, match="not done"):
         node.maintain(seconds=2, seal_min_rows=1)
     h.until(lambda: "No space left" in node.log_file.read_text(), what="the builder fails")
