@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import resource
 import signal
 import sys
 import threading
@@ -20,17 +21,17 @@ from typing import Final
 
 import memsvc
 from memsvc import heartbeat, pinning  # noqa: F401  (pinning: for its effect on numpy)
-from memsvc.config import Effective, Settings, load, merge_reload, parse_listen, reload_diff
+from memsvc.config import Effective, Settings, load, merge_reload, reload_diff
 from memsvc.config.loading import ConfigError
 from memsvc.domain.errors import FailedPrecondition
-from memsvc.http.app import AppOptions, HttpApp
+from memsvc.http.app import AppOptions, HttpApp, metrics_app
 from memsvc.http.server import HttpOptions, HttpServer
-from memsvc.rpc.listening import ListenError, TlsFiles
 from memsvc.rpc.server import RpcOptions, RpcServer
 from memsvc.service import logs, traces
 from memsvc.service.access import Access, Gate
 from memsvc.service.admin import AdminService
-from memsvc.service.limits import CallPool, RateLimiter, Timeouts
+from memsvc.service.limits import CallPool, RateLimiter
+from memsvc.service.listening import ListenError
 from memsvc.service.metrics import Metrics
 from memsvc.service.node import Node
 from memsvc.service.tokens import TokensFileError, TokenStore
@@ -84,44 +85,26 @@ class Server:
             admin=AdminService(self.node, self.reload),
         )
         self._rpc = RpcServer(
-            gate, self._pool, _rpc_options(settings, self._timeouts), self._tracing
+            gate, self._pool, RpcOptions.from_settings(settings, self._current), self._tracing
         )
-        self._http = self._http_servers(settings, gate)
+        self._http_app: HttpApp | None = None
+        if settings.server.http_listen:
+            options = AppOptions.from_settings(settings, memsvc.__version__, self._current)
+            self._http_app = HttpApp(gate, self._pool, options, tracing=self._tracing)
+        self._http = self._listeners(settings, gate)
         self._stopping = threading.Event()
 
-    def _http_servers(self, settings: Settings, gate: Gate) -> list[tuple[HttpApp, HttpServer]]:
+    def _listeners(self, settings: Settings, gate: Gate) -> list[HttpServer]:
         found = []
-        for key, address in (
-            ("server.http_listen", settings.server.http_listen),
-            ("metrics.listen", settings.metrics.listen),
-        ):
-            if not address:
-                continue
-            listen = parse_listen(address)
-            app = HttpApp(
-                gate,
-                self._pool,
-                AppOptions(
-                    max_body_bytes=settings.server.max_message_bytes,
-                    loopback=listen.is_loopback,
-                    version=memsvc.__version__,
-                    timeouts=self._timeouts,
-                ),
-                tracing=self._tracing,
-            )
-            options = HttpOptions(
-                host=listen.host,
-                port=listen.port,
-                max_connections=settings.server.max_connections,
-                tls=_tls(settings),
-                key=key,
-            )
-            found.append((app, HttpServer(app.app, options)))
+        main, metrics = HttpOptions.from_settings(settings), HttpOptions.for_metrics(settings)
+        if self._http_app is not None and main is not None:
+            found.append(HttpServer(self._http_app.app, main))
+        if metrics is not None:
+            found.append(HttpServer(metrics_app(gate), metrics))
         return found
 
-    def _timeouts(self) -> Timeouts:
-        server = self._effective.settings.server
-        return Timeouts(server.read_timeout_ms, server.write_timeout_ms)
+    def _current(self) -> Settings:
+        return self._effective.settings
 
     @property
     def port(self) -> int:
@@ -131,18 +114,18 @@ class Server:
     @property
     def http_port(self) -> int:
         """Port of the HTTP listener; 0 without one."""
-        return self._http[0][1].port if self._http else 0
+        return self._http[0].port if self._http_app is not None else 0
 
     def start(self) -> None:
         """Listens and serves."""
         try:
             self._rpc.start()
-            for _app, server in self._http:
+            for server in self._http:
                 server.start()
         except ListenError:
             self.stop(0.0)
             raise
-        self._rpc.set_ready(True)
+        self._rpc.follow_health()
         log.info("memsvc %s serves %s", memsvc.__version__, self.node.store.data_dir)
 
     @property
@@ -160,12 +143,12 @@ class Server:
             grace_seconds = self._effective.settings.server.graceful_shutdown_ms / 1_000
         until = time.monotonic() + grace_seconds
         self.node.drain()
-        for app, _server in self._http:
-            app.draining = True
+        if self._http_app is not None:
+            self._http_app.draining = True
         self._rpc.stop(grace_seconds)
-        for _app, server in self._http:
+        for server in self._http:
             server.stop(max(0.0, until - time.monotonic()))
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._pool.close(max(1.0, until - time.monotonic()))
         self.node.stop()
         self._tracing.close()
         log.info("stopped")
@@ -194,22 +177,11 @@ class Server:
             return changed, fixed
 
 
-def _tls(settings: Settings) -> TlsFiles | None:
-    tls = settings.server.tls
-    if not tls.cert_file:
-        return None
-    return TlsFiles(tls.cert_file, tls.key_file, tls.client_ca_file)
-
-
-def _rpc_options(settings: Settings, timeouts: object) -> RpcOptions:
-    server = settings.server
-    return RpcOptions(
-        listen=server.listen,
-        max_connections=server.max_connections,
-        max_message_bytes=server.max_message_bytes,
-        tls=_tls(settings),
-        timeouts=timeouts,  # type: ignore[arg-type]
-    )
+def _raise_open_files() -> None:
+    """A segment holds up to seven file descriptors; the usual soft limit is 1,024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _overrides(pairs: Sequence[str]) -> Mapping[str, object]:
@@ -243,6 +215,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for key, note in effective.notes.items():
         log.warning("%s: %s", key, note)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    _raise_open_files()
     signals = _Signals()
     try:
         server = Server(effective, options.config)

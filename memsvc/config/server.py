@@ -57,10 +57,10 @@ class Server(Section):
     )
     max_connections: int = key(
         512,
-        "Calls that may be running or waiting for a thread; past it a call is answered "
-        "RESOURCE_EXHAUSTED at once.",
+        "Connections, and calls that run or wait for a thread. A further connection is refused "
+        "(the client sees UNAVAILABLE), a further call is answered RESOURCE_EXHAUSTED at once.",
         reload=False,
-        unit="calls",
+        unit="connections",
         ge=1,
         le=100_000,
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import operator
 import re
+import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -258,7 +259,25 @@ def _condition(node: Condition, path: str, found: list[Violation]) -> Condition:
             found.append(
                 Violation(where, f"valid UTF-8, at most {limits.MAX_ATTRIBUTE_VALUE_BYTES} bytes")
             )
-    return node
+    return Condition(field, _as_stored(test)) if field == "importance" else node
+
+
+def _as_stored(test: Test) -> Test:
+    """Importance is stored as float32: a filter for 0.8 must find what was written as 0.8."""
+    if isinstance(test, Equals):
+        return Equals(_f32(test.value))
+    if isinstance(test, In):
+        return In(tuple(_f32(value) for value in test.values))
+    if isinstance(test, Range):
+        bounds = (test.gt, test.gte, test.lt, test.lte)
+        return Range(*(None if b is None else _f32(b) for b in bounds))
+    return test
+
+
+def _f32(value: Scalar | tuple[str, ...]) -> Scalar:
+    if isinstance(value, int | float) and math.isfinite(value) and abs(value) < 1e30:
+        return float(struct.unpack("<f", struct.pack("<f", value))[0])
+    return 0.0 if isinstance(value, tuple) else value
 
 
 def _status_condition(node: Condition, where: str, found: list[Violation]) -> Condition:

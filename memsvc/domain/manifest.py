@@ -11,7 +11,7 @@ MANIFEST_FORMAT: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class FileMeta:
-    """One file of a segment. ``kind`` is graph, rows, postings or columns; ``generation``
+    """One file of a segment. ``kind`` is rows, scan, graph, postings or columns; ``generation``
     0 for files that hold no vectors; ``checksum`` the xxh3-128 of the whole file in hex."""
 
     kind: str

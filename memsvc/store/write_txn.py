@@ -131,8 +131,6 @@ class WriteTxn(Snapshot):
         self._txn.put(record.number.to_bytes(4, "big"), record.pack(), db=self._t["partitions"])
 
     def _prune_changes(self, record: Partition, upto: int) -> None:
-        if upto <= record.pruned:
-            return
         prefix = record.number.to_bytes(4, "big")
         end = keys.CHANGE.pack(record.number, upto)
         found = []
@@ -141,7 +139,9 @@ class WriteTxn(Snapshot):
                 break
             found.append(key)
         self.drop("changes", found)
-        record.pruned = upto
+        if found:
+            # The last change that is gone: a view that has seen it lacks nothing.
+            record.pruned = keys.CHANGE.unpack(found[-1])[1]
 
     def _strike_erasures(self, segment: SegmentMeta) -> None:
         start = keys.row_key(segment.partition, segment.row_lo)

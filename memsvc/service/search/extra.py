@@ -132,6 +132,33 @@ class ExtraBuilder:
         raw = np.frombuffer(b"".join(data for _, data in pairs), np.float32)
         wide = raw.reshape(len(pairs), self._dimension).astype(np.float64)
         unit = (wide / np.sqrt(np.vecdot(wide, wide))[:, None]).astype(np.float32)
+        self._append(
+            np.fromiter((local for local, _ in pairs), np.int64, len(pairs)), unit, *quantise(unit)
+        )
+
+    def moved(self, old_rows: Index, new_rows: Index) -> ExtraBuilder:
+        """The vectors of those rows that are in ``new_rows`` too, under their places there.
+        Both are ascending row numbers by local row."""
+        numbers = old_rows[self._local]
+        at = np.searchsorted(new_rows, numbers)
+        at = np.minimum(at, max(len(new_rows) - 1, 0))
+        kept = np.flatnonzero(new_rows[at] == numbers) if len(new_rows) else at[:0]
+        fresh = ExtraBuilder(self._dimension)
+        start = 0
+        for chunk, levels, scales in zip(self._chunks, self._levels, self._scales, strict=True):
+            mine = kept[(kept >= start) & (kept < start + len(chunk))]
+            here = mine - start
+            fresh._append(at[mine], chunk[here], levels[here], scales[here])
+            start += len(chunk)
+        return fresh
+
+    def _append(
+        self,
+        local: Index,
+        unit: NDArray[np.float32],
+        levels: NDArray[np.int8],
+        scales: NDArray[np.float32],
+    ) -> None:
         done = 0
         while done < len(unit):
             if self._used == self._capacity:
@@ -140,17 +167,18 @@ class ExtraBuilder:
                 self._levels.append(np.empty((rows, self._dimension), np.int8))
                 self._scales.append(np.empty(rows, np.float32))
                 self._capacity += rows
-            chunk = self._chunks[-1]
-            start = len(chunk) - (self._capacity - self._used)
-            n = min(len(unit) - done, len(chunk) - start)
-            chunk[start : start + n] = unit[done : done + n]
-            levels, scales = quantise(unit[done : done + n])
-            self._levels[-1][start : start + n] = levels
-            self._scales[-1][start : start + n] = scales
+            last = len(self._chunks[-1])
+            start = last - (self._capacity - self._used)
+            n = min(len(unit) - done, last - start)
+            for held, new in (
+                (self._chunks[-1], unit),
+                (self._levels[-1], levels),
+                (self._scales[-1], scales),
+            ):
+                held[start : start + n] = new[done : done + n]
             self._used += n
             done += n
-        rows_added = np.fromiter((local for local, _ in pairs), np.int64, len(pairs))
-        self._local = np.concatenate((self._local, rows_added))
+        self._local = np.concatenate((self._local, local))
 
     def snapshot(self) -> Extra:
         """What is there now."""

@@ -209,6 +209,16 @@ class TailBuilder:
         self.next_row = end
         self._publish(np.concatenate((self.part.rows, rows)), self.part.mutable.extended(states))
 
+    def rebased(self, snapshot: Snapshot, start: int) -> TailBuilder:
+        """The tail from a later row on, after the rows before it were sealed. Vectors are
+        taken over; reading and scaling them again would hold up the first query."""
+        fresh = TailBuilder(self.partition, self.attributes, self.dimensions, start)
+        fresh.next_row = max(start, self.next_row)
+        rows, states = snapshot.state_range(self.partition, start, fresh.next_row)
+        fresh.vectors = {g: b.moved(self.part.rows, rows) for g, b in self.vectors.items()}
+        fresh._publish(rows, EMPTY.extended(states))
+        return fresh
+
     def late(self, snapshot: Snapshot, found: Iterable[tuple[int, int]]) -> None:
         """Adds late vectors, (row, generation), of rows that are already here."""
         known = {row: i for i, row in enumerate(self.part.rows.tolist())}

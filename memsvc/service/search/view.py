@@ -104,15 +104,12 @@ class PartitionHolder:
     ) -> None:
         generations = {g.number: g.dimension for g in snapshot.generations()}
         seen = view.partition if view else None
-        anew = (
-            seen is None or seen.position < partition.pruned or (generations != self._generations)
-        )
-        if anew:
-            self._sealed.clear()
-            self._generations = generations
-        if anew or seen is None or seen.manifest != partition.manifest:
-            since = 0 if anew or seen is None else seen.position
-            self._reload(snapshot, partition, since)
+        if generations != self._generations:
+            self._generations, self._sealed, seen = generations, {}, None
+        if seen is not None and seen.position < partition.pruned:
+            seen = None
+        if seen is None or seen.manifest != partition.manifest:
+            self._reload(snapshot, partition, seen)
             return
         assert self._tail is not None
         changes = list(snapshot.changes(self._number, seen.position))
@@ -121,31 +118,36 @@ class PartitionHolder:
         self._change_tail(snapshot, changes)
         self._tail.grow(snapshot, partition.next_row)
 
-    def _reload(self, snapshot: Snapshot, partition: Partition, since: int) -> None:
-        """Opens new segments, lets go of old ones, and reads the tail behind them."""
-        metas = snapshot.segments(self._number)
+    def _reload(self, snapshot: Snapshot, partition: Partition, seen: Partition | None) -> None:
+        """Opens new segments, lets go of old ones, and reads the tail behind them. Without
+        ``seen`` all columns are made anew; files that are open stay open."""
+        changes = list(snapshot.changes(self._number, seen.position)) if seen else []
         kept: dict[str, _Sealed] = {}
-        changes = list(snapshot.changes(self._number, since))
-        for meta in metas:
+        for meta in snapshot.segments(self._number):
             sealed = self._sealed.get(meta.name)
-            if sealed is not None and sealed.meta == meta:
+            if sealed is not None and seen is not None:
                 self._apply(snapshot, sealed, changes)
-                kept[meta.name] = sealed
-                continue
-            opened = self._open(snapshot, meta)
-            self._apply(snapshot, opened, list(snapshot.changes(self._number, meta.position)))
-            kept[meta.name] = opened
+            else:
+                sealed = self._opened(snapshot, meta, sealed)
+                self._apply(snapshot, sealed, list(snapshot.changes(self._number, meta.position)))
+            kept[meta.name] = sealed
         self._sealed = kept
-        self._tail = TailBuilder(
-            self._number, self._attributes, self._generations, partition.sealed_row
-        )
+        if self._tail is not None and seen is not None:
+            self._tail = self._tail.rebased(snapshot, partition.sealed_row)
+            self._change_tail(snapshot, [c for c in changes if c.generation])
+        else:
+            self._tail = TailBuilder(
+                self._number, self._attributes, self._generations, partition.sealed_row
+            )
+        # Late vectors of tail rows stand in the same table as the others.
         self._tail.grow(snapshot, partition.next_row)
-        # Late vectors of tail rows stand in the same table as the others: read by grow().
 
-    def _open(self, snapshot: Snapshot, meta: SegmentMeta) -> _Sealed:
-        segment = Segment.open(self._dir, meta)
-        if segment.damaged:
-            self._on_damage(meta, tuple(segment.damaged))
+    def _opened(self, snapshot: Snapshot, meta: SegmentMeta, known: _Sealed | None) -> _Sealed:
+        segment = known.part.segment if known is not None else None
+        if segment is None:
+            segment = Segment.open(self._dir, meta)
+            if segment.damaged:
+                self._on_damage(meta, tuple(segment.damaged))
         rows = segment.row_numbers
         if rows is None:
             # No file is sound: the rows are still in the records (S28).

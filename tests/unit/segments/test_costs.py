@@ -16,7 +16,6 @@ def test_measuring_is_quick_and_gives_usable_figures() -> None:
     assert time.perf_counter() - began < 1  # 0.05 s on an idle machine
     for value in (costs.scan_f32, costs.gather_f32, costs.scan_i8, costs.gather_i8, costs.hop):
         assert 0.001 < value < 1000
-    assert costs.scan_i8 < costs.scan_f32
 
 
 def test_few_matches_are_scanned_and_many_go_to_the_graph() -> None:
