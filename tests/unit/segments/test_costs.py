@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import time
-
 from memsvc.segments.costs import ScanCosts, measure_costs
 
 COSTS = ScanCosts(scan_f32=0.3, gather_f32=0.6, scan_i8=0.08, gather_i8=0.2, hop=0.16, call=50_000)
 
 
-def test_measuring_is_quick_and_gives_usable_figures() -> None:
-    measure_costs()  # loads libraries
-    began = time.perf_counter()
+def test_measuring_gives_usable_figures() -> None:
     costs = measure_costs()
-    assert time.perf_counter() - began < 1  # 0.05 s on an idle machine
     for value in (costs.scan_f32, costs.gather_f32, costs.scan_i8, costs.gather_i8, costs.hop):
         assert 0.001 < value < 1000
 
