@@ -16,8 +16,9 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from memsvc.domain import merging
 from memsvc.domain.manifest import SegmentMeta, segment_from_json
@@ -29,6 +30,7 @@ from memsvc.segments.segment import set_aside, verify
 from memsvc.service.builder import Builder, BuilderFailed
 from memsvc.service.compaction import CompactionFailed, compact
 from memsvc.service.search.registry import Views, partition_dir
+from memsvc.store.keys import Partition, name_key
 from memsvc.store.snapshot import Snapshot
 from memsvc.store.store import Store
 from memsvc.store.writer import Writer
@@ -36,6 +38,8 @@ from memsvc.text.tokenize import ANALYZER_VERSION
 
 log = logging.getLogger(__name__)
 
+SURVEY_BATCH: Final = 2_000
+"""Partitions looked through in one snapshot."""
 RETRY_S: Final = 5.0
 """Pause after a job failed."""
 LOOK_EVERY: Final = 1_000
@@ -105,16 +109,38 @@ class Maintenance:
             threading.Thread(target=self._run, args=(lane,), name=f"memsvc-{lane}", daemon=True)
             for lane in self._due
         ]
+        # A hundred thousand partitions take a second to look through; nobody waits for it.
+        self._threads.append(
+            threading.Thread(target=self._survey, name="memsvc-survey", daemon=True)
+        )
 
     def start(self) -> None:
         """Clears what a crash left, and begins to work."""
         self._remove_orphans()
         for thread in self._threads:
             thread.start()
-        with self._store.read() as snapshot:
-            numbers = [p.number for p in snapshot.partitions() if self._worth_a_look(p)]
-        for number in numbers:
+
+    def _survey(self) -> None:
+        """Finds what a stop or a crash left undone."""
+        seal_rows = self.settings.seal_rows
+        for number in self._numbers(
+            lambda p: p.next_row - p.sealed_row >= seal_rows or p.sealed_row > 1
+        ):
             self.look_at(number)
+
+    def _numbers(self, wanted: Callable[[Partition], bool]) -> list[int]:
+        """Partitions that satisfy a condition."""
+        found: list[int] = []
+        start = b""
+        while not self._stopping:
+            # Some at a time: the list must not hold old pages, nor the store at a stop.
+            with self._store.read() as snapshot:
+                batch = list(islice(snapshot.partitions(start), SURVEY_BATCH))
+            found.extend(p.number for p in batch if wanted(p))
+            if len(batch) < SURVEY_BATCH:
+                break
+            start = name_key(batch[-1].tenant, batch[-1].agent) + b"\0"
+        return found
 
     def stop(self) -> None:
         """Ends at once; unfinished builds are begun again at the next start."""
@@ -155,9 +181,13 @@ class Maintenance:
 
     def ask(self, *, seal_min_rows: int, merge_all: bool, purge: bool) -> int:
         """Maintenance by hand or by schedule. Returns the partitions that were queued."""
-        with self._store.read() as snapshot:
-            numbers = [p.number for p in snapshot.partitions()]
-        if seal_min_rows or merge_all or purge:
+        numbers = self._numbers(
+            lambda p: (
+                ((merge_all or purge) and p.sealed_row > 1)
+                or (bool(seal_min_rows) and p.next_row - p.sealed_row >= seal_min_rows)
+            )
+        )
+        if numbers:
             with self._lock:
                 for number in numbers:
                     wish = self._wishes.setdefault(number, _Wish())
@@ -219,6 +249,11 @@ class Maintenance:
             known = self._damaged.setdefault((meta.partition, meta.name), set())
             fresh = [d for d in damages if d.file.name not in known]
             known.update(d.file.name for d in fresh)
+        if not self._still_there(meta):
+            # Replaced meanwhile: a reader of an older snapshot came upon what is left of it.
+            with self._lock:
+                self._damaged.pop((meta.partition, meta.name), None)
+            return
         for damage in fresh:
             log.error(
                 "segment %s: %s: %s; set aside, will be built anew",
@@ -449,10 +484,6 @@ class Maintenance:
             compact(self._store, self._writer, self._builders["merge"])
 
     # -- starting ----------------------------------------------------------------------
-
-    def _worth_a_look(self, partition: Any) -> bool:
-        tail = partition.next_row - partition.sealed_row
-        return bool(tail >= self.settings.seal_rows or partition.sealed_row > 1)
 
     def _remove_orphans(self) -> None:
         """Removes folders that no manifest entry names: of builds that a crash cut off."""
