@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 import grpc
 
-from memsvc.client.errors import from_rpc, unreachable
+from memsvc.client.errors import from_rpc
 
 R = TypeVar("R")
 
@@ -95,8 +94,7 @@ class Connection:
         self.address = address
         self.timeouts = timeouts
         self._metadata = ((token_header.lower(), token),) if token else ()
-        self._connected = False
-        self._lock = threading.Lock()
+        connect_ms = max(1, round(timeouts.connect * 1000))
         options: list[tuple[str, Any]] = [
             ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
             ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
@@ -104,6 +102,11 @@ class Connection:
             # A channel of its own for each client, not one shared by equal addresses:
             # closing one must not disturb another.
             ("grpc.use_local_subchannel_pool", 1),
+            # This bounds an attempt to connect (20 s otherwise): a read of 2 s must not spend
+            # them on an address that drops packets.
+            ("grpc.min_reconnect_backoff_ms", connect_ms),
+            ("grpc.initial_reconnect_backoff_ms", min(connect_ms, 200)),
+            ("grpc.max_reconnect_backoff_ms", max(connect_ms, 2_000)),
         ]
         if tls is None:
             self.channel = grpc.insecure_channel(address, options)
@@ -114,7 +117,6 @@ class Connection:
 
     def call(self, method: Callable[..., R], request: object, timeout: float) -> R:
         """One call; ClientError when it fails. ``timeout`` in seconds."""
-        self._connect()
         try:
             return method(request, timeout=timeout, metadata=self._metadata)
         except grpc.RpcError as error:
@@ -124,7 +126,6 @@ class Connection:
         self, method: Callable[..., Iterable[R]], request: object, timeout: float
     ) -> Iterator[R]:
         """A call that is answered with a stream; ClientError when it fails on the way."""
-        self._connect()
         try:
             yield from method(request, timeout=timeout, metadata=self._metadata)
         except grpc.RpcError as error:
@@ -133,19 +134,3 @@ class Connection:
     def close(self) -> None:
         """Breaks off calls in flight and closes the connection."""
         self.channel.close()
-
-    def _connect(self) -> None:
-        # Waiting here bounds the connect time apart from the call's: a read of 2 s must not
-        # spend them on an address that drops packets.
-        with self._lock:
-            if self._connected:
-                return
-            ready = grpc.channel_ready_future(self.channel)
-            try:
-                ready.result(timeout=self.timeouts.connect)
-            except grpc.FutureTimeoutError:
-                ready.cancel()
-                raise unreachable(
-                    self.address, f"not connected within {self.timeouts.connect:g} s"
-                ) from None
-            self._connected = True

