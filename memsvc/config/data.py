@@ -303,12 +303,13 @@ class Lifecycle(Section):
         ge=0,
         le=36_500,
     )
-    purge_within_hours: int = key(
-        24,
+    purge_within_hours: float = key(
+        24.0,
         "Time within which a forgotten memory has left every file: records, log, segments and "
-        "snapshots. It is invisible at once in any case.",
+        "snapshots. It is invisible at once in any case. Fractions are allowed: 0.5 is half an "
+        "hour. The shorter, the more often segments and database are rewritten.",
         reload=True,
         unit="hours",
-        ge=1,
+        gt=0,
         le=8760,
     )

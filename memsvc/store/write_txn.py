@@ -10,6 +10,7 @@ import lmdb
 
 from memsvc.domain.log import Entry
 from memsvc.domain.manifest import SegmentMeta
+from memsvc.domain.records import FLAG_ERASED
 from memsvc.store import keys
 from memsvc.store.apply import Applier
 from memsvc.store.env import Env
@@ -85,15 +86,19 @@ class WriteTxn(Snapshot):
     def swap_segments(self, partition: int, remove: Iterable[str], add: SegmentMeta | None) -> bool:
         """Makes a new segment answer in place of others, in one step.
 
-        Returns False, and changes nothing, when one of ``remove`` is no longer there.
-        Erasures that the new segment has carried out are struck off, and changes that
-        every segment of the partition has seen are dropped.
+        Returns False, and changes nothing, when one of ``remove`` is no longer there, or
+        when changes that the new segment has not seen are no longer kept (another segment
+        was swapped in while it was built). Erasures that it has carried out are struck off,
+        those that came while it was built are noted, and changes that every segment of the
+        partition has seen are dropped.
         """
         record = self._local(partition)
         prefix = partition.to_bytes(4, "big")
         present = {s.name: s for s in self.segments(partition)}
         gone = list(remove)
         if any(name not in present for name in gone):
+            return False
+        if add is not None and add.position < record.pruned:
             return False
         removed = [present.pop(name) for name in gone]
         for name in gone:
@@ -102,6 +107,7 @@ class WriteTxn(Snapshot):
             present[add.name] = add
             self._txn.put(prefix + add.name.encode(), add.to_json(), db=self._t["manifest"])
             self._strike_erasures(add)
+            self._note_erasures(add)
             record.sealed_row = max(record.sealed_row, add.row_hi)
         record.manifest += 1
         if present:
@@ -151,6 +157,19 @@ class WriteTxn(Snapshot):
             if keys.TENANT_VALUE.unpack(value)[0] <= segment.position
         ]
         self.drop("erasures", found)
+
+    def _note_erasures(self, segment: SegmentMeta) -> None:
+        """Rows that were erased after the builder had read them are in its files."""
+        for row, _ in self.changes(segment.partition, segment.position):
+            if not segment.row_lo <= row < segment.row_hi:
+                continue
+            state = self.state(segment.partition, row)
+            if state is None or state.flags & FLAG_ERASED:
+                self._txn.put(
+                    keys.row_key(segment.partition, row),
+                    keys.TENANT_VALUE.pack(self.position, self.now),
+                    db=self._t["erasures"],
+                )
 
     def put_plan(self, name: str, plan: dict[str, object]) -> None:
         """Writes down what is about to be done, so that a crash cannot lose it."""

@@ -106,6 +106,7 @@ class Node:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=REPOSITORY,
+                env={k: v for k, v in os.environ.items() if not k.startswith("MEMSVC_")},
                 start_new_session=True,
             )
         if wait:

@@ -1,6 +1,6 @@
 """kill -9 at random moments under load: nothing acknowledged is lost, nothing is doubled.
 
-``MEMSVC_CRASH_ROUNDS`` sets the number of rounds, ``MEMSVC_CRASH_SEED`` the random numbers.
+``CRASH_ROUNDS`` sets the number of rounds, ``CRASH_SEED`` the random numbers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.scenarios import harness as h
 from tests.scenarios.crash_model import Model, Worker, check
 
 WORKERS = 4
-SEED = int(os.environ.get("MEMSVC_CRASH_SEED", "0")) or random.randrange(1 << 30)
+SEED = int(os.environ.get("CRASH_SEED", "0")) or random.randrange(1 << 30)
 
 
 def _maintain_now_and_then(node: h.Node, stop: threading.Event, draw: random.Random) -> None:
@@ -98,14 +98,14 @@ def _run(make_node: Callable[..., h.Node], rounds: int) -> None:
 
 
 def test_kill_9_loses_and_doubles_nothing(make_node: Callable[..., h.Node]) -> None:
-    _run(make_node, int(os.environ.get("MEMSVC_CRASH_ROUNDS", "4")))
+    _run(make_node, int(os.environ.get("CRASH_ROUNDS", "4")))
 
 
 @pytest.mark.soak
 def test_kill_9_a_hundred_times_loses_and_doubles_nothing(
     make_node: Callable[..., h.Node],
 ) -> None:
-    _run(make_node, int(os.environ.get("MEMSVC_CRASH_ROUNDS", "100")))
+    _run(make_node, int(os.environ.get("CRASH_ROUNDS", "100")))
 
 
 def test_a_builder_does_not_outlive_its_server(make_node: Callable[..., h.Node]) -> None:

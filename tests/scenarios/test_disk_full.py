@@ -132,25 +132,25 @@ def test_a_segment_that_finds_no_room_is_built_later(node: h.Node, disk: Path) -
     words = random.Random(1)
     items = [
         h.memory(n, f"word{n}x " + " ".join(f"w{words.randrange(10**9)}" for _ in range(300)))
-        for n in range(600)
+        for n in range(200)
     ]
-    for start in range(0, 600, 50):
+    for start in range(0, 200, 50):
         h.write(node, items[start : start + 50])
     # The files need more than the estimate, which leaves words out: the builder runs into
     # the end of the disk in the middle of them.
-    h.fill_disk(disk, leave=MIB)
+    h.fill_disk(disk, leave=700_000)
     with pytest.raises(AssertionError, match="not done"):
         node.maintain(seconds=2, seal_min_rows=1)
     h.until(lambda: "No space left" in node.log_file.read_text(), what="the builder fails")
     assert h.by_vector(node, 7).degraded.level == 0
-    assert len(h.browse(node)) == 600
+    assert len(h.browse(node)) == 200
     (disk / "filler").unlink()
     node.maintain(seal_min_rows=1)
     facts = node.inspect("acme", "bot", verify=True)
     assert facts["segments"] == 1 and facts["damaged_found"] == 0
     assert facts["partition"]["tail_rows"] == 0
     assert not list(node.data_dir.rglob("*.tmp")), "a cut-off build was left behind"
-    assert len(h.browse(node)) == 600
+    assert len(h.browse(node)) == 200
 
 
 @pytest.mark.parametrize("spare", [0.5, 1.1])
