@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from memsvc.domain.manifest import SegmentMeta
 from memsvc.service.search.view import (
     OnDamage,
     PartitionHolder,
@@ -79,10 +80,16 @@ class Views:
             holder = self._holders.get(number)
             if holder is None:
                 folder = partition_dir(self._store.data_dir, number)
-                holder = PartitionHolder(number, folder, self._attributes, self.on_damage)
+                holder = PartitionHolder(
+                    number, folder, self._attributes, self.on_damage, self._still_there
+                )
                 self._holders[number] = holder
             self._holders.move_to_end(number)
             return holder
+
+    def _still_there(self, meta: SegmentMeta) -> bool:
+        with self._store.read() as snapshot:
+            return any(s.name == meta.name for s in snapshot.segments(meta.partition))
 
     def _account(self, number: int, holder: PartitionHolder) -> None:
         size = holder.nbytes

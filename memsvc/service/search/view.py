@@ -27,7 +27,7 @@ OnDamage = Callable[[SegmentMeta, tuple[Damage, ...]], None]
 
 
 class StaleSnapshot(Exception):
-    """The view has already moved past this snapshot: take a newer one."""
+    """The view has moved past this snapshot, or files it names are gone: take a newer one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +56,13 @@ class PartitionHolder:
         segments_dir: Path,
         attributes: tuple[str, ...],
         on_damage: OnDamage,
+        still_there: Callable[[SegmentMeta], bool] = lambda _meta: True,
     ) -> None:
         self._number = number
         self._dir = segments_dir
         self._attributes = attributes
         self._on_damage = on_damage
+        self._still_there = still_there
         self._lock = threading.Lock()
         self._view: PartitionView | None = None
         self._sealed: dict[str, _Sealed] = {}
@@ -105,7 +107,7 @@ class PartitionHolder:
         generations = {g.number: g.dimension for g in snapshot.generations()}
         seen = view.partition if view else None
         if generations != self._generations:
-            self._generations, self._sealed, seen = generations, {}, None
+            self._generations, self._sealed, self._view, seen = generations, {}, None, None
         if seen is not None and seen.position < partition.pruned:
             seen = None
         if seen is None or seen.manifest != partition.manifest:
@@ -122,15 +124,20 @@ class PartitionHolder:
         """Opens new segments, lets go of old ones, and reads the tail behind them. Without
         ``seen`` all columns are made anew; files that are open stay open."""
         changes = list(snapshot.changes(self._number, seen.position)) if seen else []
+        metas = snapshot.segments(self._number)
+        # Before anything is changed: opening may find that the snapshot is too old.
+        opened = {
+            meta.name: self._opened(snapshot, meta, self._sealed.get(meta.name))
+            for meta in metas
+            if seen is None or meta.name not in self._sealed
+        }
         kept: dict[str, _Sealed] = {}
-        for meta in snapshot.segments(self._number):
-            sealed = self._sealed.get(meta.name)
-            if sealed is not None and seen is not None:
-                self._apply(snapshot, sealed, changes)
-            else:
-                sealed = self._opened(snapshot, meta, sealed)
-                self._apply(snapshot, sealed, list(snapshot.changes(self._number, meta.position)))
-            kept[meta.name] = sealed
+        for meta in metas:
+            sealed = kept[meta.name] = opened.get(meta.name) or self._sealed[meta.name]
+            after = changes
+            if meta.name in opened:
+                after = list(snapshot.changes(self._number, meta.position))
+            self._apply(snapshot, sealed, after)
         self._sealed = kept
         if self._tail is not None and seen is not None:
             self._tail = self._tail.rebased(snapshot, partition.sealed_row)
@@ -146,6 +153,9 @@ class PartitionHolder:
         segment = known.part.segment if known is not None else None
         if segment is None:
             segment = Segment.open(self._dir, meta)
+            if segment.damaged and not self._still_there(meta):
+                # Replaced since the snapshot was taken, and its files with it.
+                raise StaleSnapshot
             if segment.damaged:
                 self._on_damage(meta, tuple(segment.damaged))
         rows = segment.row_numbers
