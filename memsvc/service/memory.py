@@ -198,9 +198,6 @@ class MemoryService:
             top_k = min(top_k, FALLBACK_TOP_K)
         elif degraded.level is DegradedLevel.NO_VECTORS and terms:
             mode = Mode.KEYWORD if mode in (Mode.VECTOR, Mode.HYBRID) else mode
-        if mode is Mode.KEYWORD and request.vectors:
-            # Words were asked for; the vector would only cost time.
-            request = replace(request, vectors=())
         min_score = settings.min_score(namespace.tenant, namespace.agent)
         return Plan(
             request=request,

@@ -26,6 +26,7 @@ from memsvc.domain.types import (
     RankOptions,
     Status,
 )
+from memsvc.segments.errors import SegmentDamaged
 from memsvc.segments.topk import unit
 from memsvc.service.api import Control
 from memsvc.service.positions import format_position, parse_id
@@ -222,7 +223,9 @@ class _Search:
         if plan.mode in (Mode.KEYWORD, Mode.HYBRID):
             words = search_words(view.parts, list(plan.terms), self._snapshot, self._check)
             self.lost = self.lost or words.lost
-        queries: list[NDArray[np.float32] | None] = [unit(v) for v in request.vectors] or [None]
+        # Where vectors are switched off there is still one list for each.
+        blind = plan.degraded.level is DegradedLevel.NO_VECTORS
+        queries = [None if blind else unit(v) for v in request.vectors] or [None]
         lists = []
         for query in queries:
             self._check()
@@ -288,14 +291,14 @@ class _Search:
     ) -> list[tuple[Part, Candidates]]:
         """Candidates of each part, scored by the mode. Not yet merged."""
         plan = self._plan
-        hybrid = query is not None and words is not None
+        hybrid = plan.mode is Mode.HYBRID
         wanted = max(2 * plan.top_k, LIST_LEAST) if hybrid else plan.top_k
         judge = not all(scope.exact for scope in self._scopes)
         if judge:
             # Columns cannot tell: take every row in scope, in order, and judge the records.
             wanted = sum(scope.count for scope in self._scopes)
         searcher = None
-        if query is not None:
+        if query is not None and plan.mode is not Mode.KEYWORD:
             searcher = VectorSearch(
                 self._snapshot,
                 view.partition.number,
@@ -340,12 +343,12 @@ class _Search:
         self._note_words(part, scope, by_words)
         if query is not None:
             fresh = by_words[~np.isin(by_words, local)]
-            late = part.scores_of(self._plan.generation.number, fresh, query)
+            late = self._similarities(part, fresh, query)
             local, sims = np.concatenate((local, fresh)), np.concatenate((sims, late))
         else:
             local, sims = by_words, np.full(len(by_words), np.nan, np.float32)
         bm25 = words.of(number, local)
-        if query is not None:
+        if query is not None and self._plan.mode is Mode.HYBRID:
             scores = fuse(bm25, words.bound, sims).astype(np.float32)
             # Keyword hits are exempt from min_score (S8).
             keep = (bm25 > 0) | (sims >= self._plan.min_score)
@@ -354,6 +357,27 @@ class _Search:
             scores = bm25.astype(np.float32)
         shown = np.where(bm25 > 0, bm25, np.nan).astype(np.float32)
         return Candidates(part.rows[local], scores, sims, shown)
+
+    def _similarities(
+        self, part: Part, local: NDArray[np.int64], query: NDArray[np.float32]
+    ) -> NDArray[np.float32]:
+        """Cosines of rows that words have found; from the records where files are unusable."""
+        assert self._view is not None
+        generation, number = self._plan.generation.number, self._view.partition.number
+        try:
+            sims = part.scores_of(generation, local, query)
+        except SegmentDamaged:
+            assert part.segment is not None
+            self._on_damage(part.segment.meta, part.segment.damaged)
+            self.lost = True
+            sims = part.scores_of(generation, local, query)
+        if part.segment is None or part.vectors(generation) is not None:
+            return sims
+        for place in np.flatnonzero(np.isnan(sims)).tolist():
+            raw = self._snapshot.vector(generation, number, int(part.rows[local[place]]))
+            if raw is not None:
+                sims[place] = np.vecdot(unit(np.frombuffer(raw, np.float32)), query)
+        return sims
 
     def _note_words(self, part: Part, scope: Scope, local: NDArray[np.int64]) -> None:
         if self.explain is not None:

@@ -40,11 +40,12 @@ RECORD_SHARE = 0.7
 @dataclass(slots=True)
 class Found:
     """Best rows of one part: local rows and true cosines, best first. ``lost`` tells that
-    vectors of the part could not be searched."""
+    vectors of the part could not be searched, ``whole`` that late ones are among them."""
 
     local: Index
     sims: Sims
     lost: bool = False
+    whole: bool = False
 
 
 class VectorSearch:
@@ -80,17 +81,9 @@ class VectorSearch:
         if not scope.count or not k:
             self._note(part, scope, "none", "no row passes", 0, started)
             return Found(np.empty(0, np.int64), np.empty(0, np.float32))
-        try:
-            found, plan, why = self._sealed(part, scope, k, ef)
-        except SegmentDamaged as damaged:
-            # The file has just been taken out of service: once more with what is left.
-            if part.segment is not None:
-                self._on_damage(part.segment.meta, part.segment.damaged)
-            found, plan, why = self._sealed(part, scope, k, ef)
-            found.lost = True
-            why = f"{damaged.reason}; {why}"
+        found, plan, why = self._sealed_sound(part, scope, k, ef)
         outside = part.outside(self._generation)
-        if outside.count:
+        if outside.count and not found.whole:
             local, sims = outside.top(self._query, scope.mask, k)
             if len(found.local):
                 local = np.concatenate((found.local, local))
@@ -101,6 +94,21 @@ class VectorSearch:
             found = Found(local, sims, found.lost)
         self._note(part, scope, plan, why, len(found.local), started)
         return found
+
+    def _sealed_sound(self, part: Part, scope: Scope, k: int, ef: int) -> tuple[Found, str, str]:
+        """``_sealed`` from what is left when a file turns out to be damaged. Each damage
+        takes the file out of service, so this ends."""
+        reasons: list[str] = []
+        while True:
+            try:
+                found, plan, why = self._sealed(part, scope, k, ef)
+            except SegmentDamaged as damaged:
+                reasons.append(damaged.reason)
+                continue
+            if part.segment is not None and part.segment.damaged:
+                self._on_damage(part.segment.meta, part.segment.damaged)
+            found.lost = found.lost or bool(reasons)
+            return found, plan, "; ".join([*reasons, why])
 
     def _sealed(self, part: Part, scope: Scope, k: int, ef: int) -> tuple[Found, str, str]:
         """From the files of a segment: found, plan, why."""
@@ -199,9 +207,9 @@ class VectorSearch:
         if batch:
             flush()
         if not locals_:
-            return Found(np.empty(0, np.int64), np.empty(0, np.float32), True)
+            return Found(np.empty(0, np.int64), np.empty(0, np.float32), True, True)
         local, scores = best(np.concatenate(sims), np.concatenate(locals_), k)
-        return Found(local, scores, True)
+        return Found(local, scores, True, True)
 
     def _note(
         self, part: Part, scope: Scope, plan: str, why: str, candidates: int, started: float
