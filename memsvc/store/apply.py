@@ -75,6 +75,10 @@ class Applier:
         request = entry.request
         assert request is not None
         time = keys.U64.pack(entry.time)
+        before = self.txn.get(request.key, db=self._t["requests"])
+        if before is not None:
+            # Used again after its 24 hours: the old time must not forget the new answer.
+            self.txn.delete(before[:8] + request.key, db=self._t["request_times"])
         self.txn.put(
             request.key, time + request.fingerprint + request.response, db=self._t["requests"]
         )
@@ -244,6 +248,8 @@ class Applier:
                 )
         if e.action is Action.EXPIRE:
             self._unindex_expiry(partition, row, e.expires_at)
+        if e.action is Action.EXPIRE or (e.replaces_row and e.status_after is Status.EXPIRED):
+            # A new version of what has expired is erased on schedule too.
             self.txn.put(
                 keys.TIMED_ROW.pack(entry.time, partition.number, row), b"", db=self._t["expired"]
             )
@@ -322,7 +328,11 @@ class Applier:
     def _purge(self, entry: Entry, partition: Partition, e: Effect) -> list[int]:
         """Drops a payload whose time is over: of a replaced version, or of an expired
         memory (which then reads as expired without text)."""
-        old = self._state(partition.number, e.row)
+        data = self.txn.get(keys.row_key(partition.number, e.row), db=self._t["states"])
+        if data is None:
+            # Gone with the current version, which this very entry has purged.
+            return []
+        old = unpack_state(data)
         if not old.current:
             self._drop_old_version(entry, partition, e.id + old.version.to_bytes(4, "big"), e.row)
             return []
