@@ -320,7 +320,8 @@ class WriteDecision:
             effect = replace(effect, importance=_f32(item.metadata.importance))
         if item.ttl_ms is not None:
             effect = replace(effect, expires_at=now + item.ttl_ms if item.ttl_ms else 0)
-        if effect.status_after is Status.ACTIVE and 0 < effect.expires_at <= now:
+        back = effect.status_after != state.status == Status.EXPIRED
+        if (back or effect.status_after is Status.ACTIVE) and 0 < effect.expires_at <= now:
             raise InvalidArgument(
                 "ttl_ms: the lifetime of this memory has passed; give a new one",
                 violations=(Violation("ttl_ms", "give a new lifetime to bring it back"),),
@@ -340,7 +341,7 @@ class WriteDecision:
         hit = heads.parse_head(old.head)
         content = old.content if item.content is None else item.content
         # A summary that was only the beginning of the old content follows the new one.
-        own = heads.keyword_text(hit.summary, old.content) == hit.summary
+        own = not old.content or hit.summary != heads.shown_summary("", old.content)
         summary = (hit.summary if own else "") if item.summary is None else item.summary
         if not content.strip() and not summary.strip():
             raise InvalidArgument(
