@@ -39,7 +39,10 @@ class Degradation:
     def force(self, level: DegradedLevel | None, reason: str) -> None:
         """Sets a level by hand; None gives control back to the checks."""
         before = self.current
-        self._forced = None if level is None else Degraded(level, reason or "FORCED")
+        if level is DegradedLevel.NONE:
+            self._forced = Degraded()
+        else:
+            self._forced = None if level is None else Degraded(level, reason or "FORCED")
         self._log(before)
 
     def check(self, found: Degraded) -> None:

@@ -12,7 +12,7 @@ from typing import Final
 from memsvc.domain.errors import InvalidArgument, PositionLost, invalid
 
 _POSITION: Final = struct.Struct(">B8sQQ")
-_PAGE: Final = struct.Struct(">B8sq16s")
+_PAGE: Final = struct.Struct(">B8sqQ")
 _FORMAT: Final = 1
 
 
@@ -65,16 +65,17 @@ def new_id(now_ms: int, random: bytes) -> bytes:
     return bytes(value)
 
 
-def format_page(request: bytes, ts: int, id_bytes: bytes) -> str:
-    """The token of the page after a memory; ``request`` identifies what is paged."""
+def format_page(request: bytes, ts: int, row: int) -> str:
+    """The token of the page after a row, which is the same on every node; ``request``
+    identifies what is paged."""
     digest = blake2b(request, digest_size=8).digest()
-    return base64.urlsafe_b64encode(_PAGE.pack(_FORMAT, digest, ts, id_bytes)).decode().rstrip("=")
+    return base64.urlsafe_b64encode(_PAGE.pack(_FORMAT, digest, ts, row)).decode().rstrip("=")
 
 
-def parse_page(text: str, request: bytes) -> tuple[int, bytes]:
-    """(ts, id) of the last memory of the page before. Raises InvalidArgument."""
+def parse_page(text: str, request: bytes) -> tuple[int, int]:
+    """(ts, row) of the last memory of the page before. Raises InvalidArgument."""
     try:
-        _check, digest, ts, id_bytes = _PAGE.unpack(_decode(text))
+        _check, digest, ts, row = _PAGE.unpack(_decode(text))
     except (ValueError, struct.error, binascii.Error):
         raise invalid("page_token", "not a token that a Query returned") from None
     if digest != blake2b(request, digest_size=8).digest():
@@ -82,7 +83,7 @@ def parse_page(text: str, request: bytes) -> tuple[int, bytes]:
             "page_token: belongs to another request",
             hint="send the request that gave the token, changed in nothing but page_token",
         )
-    return ts, id_bytes
+    return ts, row
 
 
 def _decode(text: str) -> bytes:

@@ -179,11 +179,7 @@ class WriteDecision:
         """Refuses what would not fit. Duplicates count too: an upper bound, decided
         before anything is looked up."""
         new = [p for p in self._prepared if p is not None]
-        size = sum(p.size for p in new) + sum(
-            len(i.vector) * 4
-            for i in self._request.items
-            if isinstance(i, LateVector | Update) and i.vector is not None
-        )
+        size = sum(p.size for p in new) + sum(map(_added_bytes, self._request.items))
         limits, txn = self._limits, self._txn
         items, used = txn.tenant(self._request.namespace.tenant)
         for limit, wanted, reason, setting in (
@@ -449,6 +445,16 @@ def unchanged_effect(state: State, row: int, action: Action) -> Effect:
         state.recalled_at,
         state.recall_count,
     )
+
+
+def _added_bytes(item: WriteItem) -> int:
+    """What an update or late vector may add: the version before stays for a while."""
+    if not isinstance(item, LateVector | Update):
+        return 0
+    size = 0 if item.vector is None else len(item.vector) * 4
+    if isinstance(item, Update):
+        size += sum(len(text.encode()) for text in (item.content, item.summary) if text)
+    return size
 
 
 def _f32(value: float) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from memsvc.domain.types import Hit, QueryRequest
-from memsvc.service.positions import format_page, parse_id, parse_page
+from memsvc.service.positions import format_page, parse_page
 from memsvc.service.search.hydrate import Candidates, Hydration, hydrate
 from memsvc.service.search.parts import Part
 from memsvc.service.search.scope import Reader, Scope
@@ -26,8 +26,8 @@ def browse(
 ) -> tuple[list[Hit], str]:
     """One page, and the token of the next ("" at the end).
 
-    The order is by time, newest first, then by row; the token names the last memory of the
-    page, so memories written meanwhile do not shift the pages that follow.
+    The order is by time, newest first, then by row; the token names the last row of the page,
+    so that what is written or changed meanwhile does not bring back what was seen.
     """
     pairs = list(zip(parts, scopes, strict=True))
     nothing = [np.empty(0, np.int64)]
@@ -37,9 +37,7 @@ def browse(
         (request.namespace.tenant, request.namespace.agent, request.filters, request.as_of)
     ).encode()
     if request.page_token:
-        last_time, last_id = parse_page(request.page_token, identity)
-        place = snapshot.locate(last_id)
-        last_row = place[1] if place is not None and place[0] == how.partition else 0
+        last_time, last_row = parse_page(request.page_token, identity)
         older = (times < last_time) | ((times == last_time) & (rows < last_row))
         rows, times = rows[older], times[older]
     check()
@@ -58,6 +56,4 @@ def browse(
     if len(hits) <= top_k:
         return hits, ""
     last = hits[top_k - 1]
-    id_bytes = parse_id(last.id)
-    assert id_bytes is not None
-    return hits[:top_k], format_page(identity, last.ts, id_bytes)
+    return hits[:top_k], format_page(identity, last.ts, last.row)
