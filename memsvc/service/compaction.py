@@ -13,11 +13,13 @@ import logging
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from typing import Final
 
 from memsvc.domain.log import Effect, Entry, Payload
 from memsvc.service.builder import Builder
+from memsvc.store import keys
 from memsvc.store.env import Env
 from memsvc.store.keys import U64
 from memsvc.store.snapshot import Snapshot
@@ -85,18 +87,19 @@ def _catch_up(store: Store, copy: Env) -> bool:
     with copy.lmdb.begin() as txn:
         position = Snapshot(copy, txn).position
     with store.read() as snapshot:
-        entries = list(_entries(snapshot, position))
-    if not entries:
+        found = list(entries(snapshot, position))
+    if not found:
         return False
     with copy.lmdb.begin(write=True) as txn:
         target = WriteTxn(copy, txn, 0)
-        for entry in entries:
+        for entry in found:
             target.replay(entry)
         target.flush()
     return True
 
 
-def _entries(snapshot: Snapshot, after: int) -> Iterator[Entry]:
+def entries(snapshot: Snapshot, after: int) -> Iterator[Entry]:
+    """Some entries after a position, with those payloads that are still there."""
     for position in range(after + 1, min(after + _BATCH, snapshot.position) + 1):
         found = snapshot.entry(position)
         assert found is not None
@@ -121,4 +124,16 @@ def _with_payload(snapshot: Snapshot, partition: int, effect: Effect) -> Effect:
         return effect
     vectors = snapshot.vectors_of(partition, effect.row)
     payload = Payload(text.head, text.content, text.salt, text.dedup_key, vectors)
-    return replace(effect, payload=payload)
+    return replace(effect, payload=_as_of(payload, effect.payload_hash))
+
+
+def _as_of(payload: Payload, hashed: bytes) -> Payload:
+    """The payload with only the vectors it had at its entry. Those that came later have
+    entries of their own; stored twice they would be counted twice."""
+    vectors = payload.vectors
+    for count in range(len(vectors), -1, -1):
+        for numbers in combinations(vectors, count):
+            some = {number: vectors[number] for number in numbers}
+            if keys.payload_hash(payload.salt, payload.head, payload.content, some) == hashed:
+                return replace(payload, vectors=some)
+    return payload

@@ -221,11 +221,15 @@ class Applier:
     ) -> None:
         """The state after an effect, and what hangs on it: expiry index and counts."""
         updated = e.action in (Action.UPDATE, Action.VECTOR, Action.EXPIRE)
+        flags = old.flags | FLAG_CURRENT
+        if e.replaces_row:
+            # The old row may be erased (in a replay, its text is gone), the new one not.
+            flags = FLAG_CURRENT if e.payload is not None else FLAG_CURRENT | FLAG_ERASED
         state = State(
             e.id,
             e.version,
             e.status_after,
-            old.flags | FLAG_CURRENT,
+            flags,
             0,
             old.created_at,
             entry.time if updated else old.updated_at,
