@@ -29,7 +29,7 @@ from memsvc.service.api import Control
 from memsvc.store import heads
 from tests.semantics.generate import PLACES, Generator
 from tests.semantics.harness import DAY, HOUR, READER, REVIEWER, Clock, World
-from tests.semantics.invariants import check_store
+from tests.semantics.invariants import check_replay, check_store
 from tests.semantics.memories import Memory, Refused, f32
 from tests.semantics.model import Model, Score
 
@@ -72,6 +72,7 @@ class Run:
                 (kind,) = self.draw.rng.choices(kinds, weights)
                 getattr(self, f"_{kind}")()
             check_store(self.world.node)
+            check_replay(self.world.node, self.world.folder / "replay")
         except Exception as error:
             told = "\n".join(self.steps[-40:])
             raise AssertionError(
