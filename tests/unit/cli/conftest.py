@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from collections.abc import Iterator
 
@@ -22,8 +23,8 @@ def _embedder() -> LocalEmbedder:
 
 @pytest.fixture
 def memsvc(monkeypatch: pytest.MonkeyPatch) -> Iterator[Commands]:
-    for name in ("MEMSVC_CONFIG", "MEMSVC_TOKEN"):
-        monkeypatch.delenv(name, raising=False)
+    for name in [one for one in os.environ if one.startswith("MEMSVC_")]:
+        monkeypatch.delenv(name)
     # The model is loaded once for all tests; each command would load it anew.
     monkeypatch.setattr("memsvc.cli.embedding.LocalEmbedder", _embedder)
     running = Running(FakeService(dimension=512))
