@@ -20,6 +20,7 @@ COMMAND = re.compile(r"(?:^|[`\s/])memsvc ((?!answers`)[a-z]+[^`\n|]*)")
 def commands(page: Path) -> list[str]:
     """Command lines of a page: in indented blocks, and between backticks."""
     text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+    text = re.sub(r"```.*?```", "", text, flags=re.DOTALL)  # Python, and odd backticks
     blocks = [line for line in text.splitlines() if line.startswith("    ")]
     return [
         match[1]
