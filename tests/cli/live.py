@@ -11,9 +11,12 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
+from click.testing import CliRunner
+
+from memsvc.cli import cli
 
 ROOT = Path(__file__).parents[2]
 CLEAN = {name: value for name, value in os.environ.items() if not name.startswith("MEMSVC_")}
@@ -23,6 +26,14 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+class Answer(NamedTuple):
+    """What a command said."""
+
+    returncode: int
+    stdout: str
+    stderr: str
 
 
 class Live:
@@ -59,16 +70,26 @@ class Live:
             assert ready.returncode == 0, ready.stderr + self.log()
         return self
 
-    def run(self, *arguments: str, input: str | None = None, **env: str) -> Any:
-        return subprocess.run(
+    def run(self, *arguments: str, input: str | None = None, **env: str) -> Answer:
+        """A command in this process, which saves loading everything for each."""
+        gone: dict[str, str | None] = {n: None for n in os.environ if n.startswith("MEMSVC_")}
+        runner = CliRunner(env={**gone, "MEMSVC_ADDRESS": self.address, **env})
+        result = runner.invoke(cli, arguments, input=input, prog_name="memsvc")
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return Answer(result.exit_code, result.stdout, result.stderr)
+
+    def run_apart(self, *arguments: str) -> Answer:
+        """A command in a process of its own, as from a shell."""
+        result = subprocess.run(
             [sys.executable, "-m", "memsvc.cli", *arguments],
             capture_output=True,
             text=True,
-            input=input,
-            env={**self.env, **env},
+            env=self.env,
             cwd=self.folder,
             timeout=120,
         )
+        return Answer(result.returncode, result.stdout, result.stderr)
 
     def json(self, *arguments: str, **env: str) -> Any:
         result = self.run(*arguments, "--json", **env)

@@ -41,6 +41,9 @@ def test_doctor_passes_with_and_without_a_model(live: Live) -> None:
     words = live.json("doctor", "--embedder", "none")
     assert words["ok"] and words["cases"][2]["by"] == "keyword"
     assert full["elapsed_ms"] < 60_000
+    apart = live.run_apart("doctor")
+    assert apart.returncode == 0 and "all 5 cases passed" in apart.stdout, apart
+    assert live.run_apart("query", "-n", "nobody").returncode == 2
     left = live.json("query", "-n", "memsvc-doctor/self-check")
     assert "items" not in left
 

@@ -147,6 +147,14 @@ def test_sigterm_reaches_the_child_and_the_exit_is_clean(rig: Callable[[str], Ri
     assert _gone(child)
 
 
+def test_a_stop_before_the_child_is_up_is_clean(rig: Callable[[str], Rig]) -> None:
+    run = rig("signal.signal(signal.SIGTERM, signal.SIG_DFL)\ntime.sleep(60)\n")
+    run.until(lambda: len(run.pids()) == 1, "start")
+    time.sleep(0.3)
+    run.process.send_signal(signal.SIGTERM)
+    assert run.process.wait(10) == 0
+
+
 def test_interrupt_stops_gracefully_and_a_second_one_at_once(rig: Callable[[str], Rig]) -> None:
     run = rig("heartbeat.start(lambda: True)\ntime.sleep(60)\nsys.exit(0)\n")
     run.up()
