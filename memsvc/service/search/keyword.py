@@ -1,7 +1,8 @@
 """Search by words over the parts of a partition: BM25 with statistics over live rows.
 
-Statistics count exactly the rows that are active at the position, summed over all parts,
-so neither another tenant nor the layout of segments moves a score (S24).
+Statistics count exactly the rows that are active at the position (for a reviewer who asks
+for other statuses: all that are stored), summed over all parts, so neither another tenant nor
+the layout of segments moves a score (S24).
 """
 
 from __future__ import annotations
@@ -79,12 +80,24 @@ def search_words(
     terms: list[str],
     snapshot: Snapshot,
     check: Callable[[], object],
+    *,
+    hidden: bool = False,
 ) -> Words:
-    """BM25 of every row of every part for distinct query terms, summed in their order."""
+    """BM25 of every row of every part for distinct query terms, summed in their order.
+
+    ``hidden``: rows of every status may be found, so all of them are counted; a word that
+    only archived memories have would otherwise weigh nothing and find none.
+    """
     lengths = [part.lengths(snapshot) for part in parts]
+    counted = [part.mutable.status != 0 if hidden else part.mutable.live for part in parts]
     documents = total = 0
-    for part, length in zip(parts, lengths, strict=True):
-        if length is not None:
+    for part, length, rows in zip(parts, lengths, counted, strict=True):
+        if length is None:
+            continue
+        if hidden:
+            documents += int(np.count_nonzero(rows))
+            total += int(length[rows].sum(dtype=np.int64))
+        else:
             documents += part.mutable.live_count
             total += _live_lengths.of(part.mutable, length)
     mean = average_length(total, documents)
@@ -97,8 +110,8 @@ def search_words(
             for part, length in zip(parts, lengths, strict=True)
         ]
         frequency = sum(
-            int(np.count_nonzero(part.mutable.live[pair[0]]))
-            for part, pair in zip(parts, found, strict=True)
+            int(np.count_nonzero(rows[pair[0]]))
+            for rows, pair in zip(counted, found, strict=True)
             if pair is not None
         )
         weight = idf(documents, frequency)

@@ -221,7 +221,13 @@ class _Search:
             return [self._ranked(hits, [0.0] * len(hits))], token
         words = None
         if plan.mode in (Mode.KEYWORD, Mode.HYBRID):
-            words = search_words(view.parts, list(plan.terms), self._snapshot, self._check)
+            words = search_words(
+                view.parts,
+                list(plan.terms),
+                self._snapshot,
+                self._check,
+                hidden=plan.reader.sees_hidden,
+            )
             self.lost = self.lost or words.lost
         # Where vectors are switched off there is still one list for each.
         blind = plan.degraded.level is DegradedLevel.NO_VECTORS
