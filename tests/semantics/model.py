@@ -39,6 +39,11 @@ class Score:
     score: float
 
 
+def sees_hidden(caller: Caller, request: QueryRequest) -> bool:
+    """Whether memories that are not active may be found: by a reviewer who asks for them."""
+    return caller.may_review and any(c.field == "status" for c in f.conditions(request.filters))
+
+
 class Model:
     """The whole store. ``time`` is that of the last entry."""
 
@@ -148,9 +153,7 @@ class Model:
         if partition is None:
             return []
         now = max(clock, self.time)
-        hidden = caller.may_review and any(
-            c.field == "status" for c in f.conditions(request.filters)
-        )
+        hidden = sees_hidden(caller, request)
         return sorted(
             (
                 m
@@ -163,11 +166,12 @@ class Model:
             key=lambda m: m.row,
         )
 
-    def live(self, request: QueryRequest) -> list[Memory]:
-        """What word statistics count: everything active, filters aside."""
+    def counted(self, request: QueryRequest, hidden: bool) -> list[Memory]:
+        """What word statistics count, filters aside: everything active, or everything that is
+        stored when other statuses are asked for."""
         partition = self.partitions.get((request.namespace.tenant, request.namespace.agent))
         memories = partition.memories.values() if partition else ()
-        return [m for m in memories if m.status is Status.ACTIVE and not m.erased]
+        return [m for m in memories if (hidden or m.status is Status.ACTIVE) and not m.erased]
 
     def importance(self, memory: Memory, at: int) -> float:
         """Effective importance."""
@@ -179,10 +183,10 @@ class Model:
         return sorted(scope, key=lambda m: (-m.ts, -m.row))
 
     def words(
-        self, request: QueryRequest, scope: Iterable[Memory]
+        self, request: QueryRequest, scope: Iterable[Memory], hidden: bool
     ) -> tuple[dict[str, float], float]:
         """BM25 by id of those in scope that have any word, and the bound of scores."""
-        live = [(m, m.words) for m in self.live(request)]
+        live = [(m, m.words) for m in self.counted(request, hidden)]
         mean = sum(len(w) for _, w in live) / len(live) if live else 0.0
         scores: dict[str, float] = {}
         bound = []
@@ -207,11 +211,16 @@ class Model:
         return float(a @ b / math.sqrt(float(a @ a) * float(b @ b)))
 
     def scored(
-        self, request: QueryRequest, scope: list[Memory], query: Vector | None, min_score: float
+        self,
+        request: QueryRequest,
+        scope: list[Memory],
+        query: Vector | None,
+        min_score: float,
+        hidden: bool,
     ) -> list[Score]:
         """Everything a search by vector, by words or by both may return, best first. Those
         below ``min_score`` by less than rounding are in; the caller judges them."""
-        words, bound = self.words(request, scope) if request.text else ({}, 0.0)
+        words, bound = self.words(request, scope, hidden) if request.text else ({}, 0.0)
         found = []
         for m in scope:
             sim = self.similarity(m, query) if query is not None else math.nan

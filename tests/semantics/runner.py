@@ -31,7 +31,7 @@ from tests.semantics.generate import PLACES, Generator
 from tests.semantics.harness import DAY, HOUR, READER, REVIEWER, Clock, World
 from tests.semantics.invariants import check_replay, check_store
 from tests.semantics.memories import Memory, Refused, f32
-from tests.semantics.model import Model, Score
+from tests.semantics.model import Model, Score, sees_hidden
 
 EDGE = 2e-6
 """Cosines of float32 vectors in 8 dimensions agree with float64 to this."""
@@ -240,7 +240,7 @@ class Run:
         else:
             queries: list[Vector | None] = list(request.vectors) or [None]
             for hits, query in zip(answer.lists, queries, strict=True):
-                self._ordered(hits, request, scope, query)
+                self._ordered(hits, request, scope, query, sees_hidden(caller, request))
 
     def _pages(
         self, caller: Caller, request: QueryRequest, answer: QueryAnswer, scope: list[Memory]
@@ -254,13 +254,18 @@ class Run:
         _equal(found, [m.id for m in self.model.browse(scope)])
 
     def _ordered(
-        self, hits: list[Hit], request: QueryRequest, scope: list[Memory], query: Vector | None
+        self,
+        hits: list[Hit],
+        request: QueryRequest,
+        scope: list[Memory],
+        query: Vector | None,
+        hidden: bool,
     ) -> None:
         settings = self.world.node.settings
         top_k = request.top_k or settings.query.default_top_k
         least = settings.query.min_score if request.min_score is None else request.min_score
         keyword = request.mode is Mode.KEYWORD
-        scored = self.model.scored(request, scope, None if keyword else query, least)
+        scored = self.model.scored(request, scope, None if keyword else query, least, hidden)
         if keyword or query is None:
             _equal([h.id for h in hits], [s.memory.id for s in scored[:top_k]])
         else:
