@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -31,7 +32,7 @@ from memsvc.http.answers import (
     WriteAnswerBody,
 )
 from memsvc.http.app import metrics_app
-from memsvc.http.server import HttpOptions, HttpServer
+from memsvc.http.server import HttpOptions, HttpServer, _bind
 from memsvc.service.limits import Timeouts
 from memsvc.service.listening import ListenError
 from tests.edges.harness import (
@@ -255,15 +256,11 @@ def test_slow_call_does_not_hold_up_the_event_loop() -> None:
         assert results == [200]
 
 
-def test_answers_do_not_wait_for_acknowledgements(client: httpx.Client) -> None:
-    client.post("/v1/memory/query", json=QUERY)
-    seconds = []
-    for _ in range(20):
-        started = time.perf_counter()
-        client.post("/v1/memory/query", json=QUERY)
-        seconds.append(time.perf_counter() - started)
-    # With Nagle's algorithm at work each of them takes 40 ms.
-    assert sorted(seconds)[5] < 0.035
+def test_answers_do_not_wait_for_acknowledgements() -> None:
+    # asyncio switches Nagle's algorithm off only for sockets that name their protocol; with
+    # it each answer takes 40 ms.
+    with _bind(HttpOptions(port=0)) as bound:
+        assert bound.proto == socket.IPPROTO_TCP
 
 
 def test_readiness_is_told_apart_from_life(edge: Edge, client: httpx.Client) -> None:
