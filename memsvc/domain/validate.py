@@ -215,6 +215,7 @@ def _check_metadata(checker: Checker, path: str, metadata: Metadata) -> None:
         return
     if len(metadata.attributes) > limits.MAX_ATTRIBUTES:
         checker.add(f"{path}.attributes", f"at most {limits.MAX_ATTRIBUTES} attributes")
+        return
     for name, value in metadata.attributes.items():
         if not ATTRIBUTE_NAME.match(name):
             checker.add(f"{path}.attributes", "attribute names are 1 to 64 of [A-Za-z0-9_.-]")

@@ -18,6 +18,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from memsvc.domain.limits import MAX_ATTRIBUTES
 from memsvc.domain.types import AttributeValue, ForgetMode, Mode, Status, TouchKind, Vector
 
 E = TypeVar("E", bound=IntEnum)
@@ -43,7 +44,8 @@ class Body(BaseModel):
 
 Int64 = Annotated[int, Field(ge=-INT64_MAX - 1, le=INT64_MAX)]
 UInt32 = Annotated[int, Field(ge=0, le=(1 << 32) - 1)]
-Numbers = list[float]
+Numbers = Annotated[list[float], Field(fail_fast=True)]
+"""Only the first wrong number is told: a body of 16 MB holds millions."""
 
 
 def _time(value: object) -> object:
@@ -138,6 +140,16 @@ VALUE_SCHEMA: Final[dict[str, Any]] = {
     ]
 }
 Attribute = Annotated[Any, PlainValidator(attribute), WithJsonSchema(VALUE_SCHEMA)]
+
+
+def _few(value: object) -> object:
+    if isinstance(value, dict) and len(value) > MAX_ATTRIBUTES:
+        raise PydanticCustomError("attributes", f"at most {MAX_ATTRIBUTES} attributes")
+    return value
+
+
+Attributes = Annotated[dict[str, Attribute], BeforeValidator(_few)]
+"""Counted before each is looked at."""
 
 
 def to_vector(numbers: list[float]) -> Vector:

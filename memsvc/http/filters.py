@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from typing import Any, Final, cast
 
 from pydantic_core import PydanticCustomError
 
 from memsvc.domain import filters as f
+from memsvc.domain import limits
 from memsvc.domain.errors import Violation
 from memsvc.http.fields import VALUE_SCHEMA, attribute, scalar_problem
 
@@ -18,25 +19,41 @@ TESTS: Final = ("in", "exists", *BOUNDS)
 COMBINERS: Final = ("and", "or", "not")
 MAX_DEPTH: Final = 40
 """Deeper trees are not followed; the domain refuses them anyway, at a lower depth."""
+MAX_NODES: Final = 1_000
+"""Larger trees are not followed further; the domain allows fewer conditions."""
 
 _TIME_TEXT: Final = "compare with UTC milliseconds as an integer; dates as text are refused"
 
 
-def to_filter(value: object, path: str, found: list[Violation], depth: int = 1) -> f.Filter | None:
+def to_filter(value: object, path: str, found: list[Violation]) -> f.Filter | None:
     """The tree, or None when it is empty or wrong (which is then in ``found``)."""
+    return _node(value, path, found, 1, [MAX_NODES])
+
+
+def _node(
+    value: object, path: str, found: list[Violation], depth: int, left: list[int]
+) -> f.Filter | None:
+    if left[0] <= 0:
+        return None
+    left[0] -= 1
+    if not left[0]:
+        found.append(Violation("filters", f"at most {limits.MAX_FILTER_CONDITIONS} conditions"))
+        return None
     if not isinstance(value, Mapping):
         found.append(Violation(path, "must be an object of fields and their values"))
         return None
     if depth > MAX_DEPTH:
         found.append(Violation(path[:200], "nested too deeply"))
         return None
+    if not _few(value, limits.MAX_FILTER_CONDITIONS, path, found):
+        return None
     parts: list[f.Filter] = []
     for key, inner in value.items():
         where = f"{path}.{str(key)[:80]}"
         if key in ("and", "or"):
-            part = _combined(key, inner, where, found, depth)
+            part = _combined(key, inner, where, found, depth, left)
         elif key == "not":
-            negated = to_filter(inner, where, found, depth + 1)
+            negated = _node(inner, where, found, depth + 1, left)
             if negated is None and isinstance(inner, Mapping) and not inner:
                 found.append(Violation(where, "must not be empty"))
             part = None if negated is None else f.Not(negated)
@@ -52,15 +69,25 @@ def to_filter(value: object, path: str, found: list[Violation], depth: int = 1) 
     return f.And(tuple(parts)) if parts else None
 
 
+def _few(value: Sized, most: int, path: str, found: list[Violation]) -> bool:
+    # A body of 16 MB holds millions of them, and looking at each takes a minute.
+    if len(value) <= most:
+        return True
+    found.append(Violation(path[:200], f"at most {most}, got {len(value)}"))
+    return False
+
+
 def _combined(
-    key: str, value: object, path: str, found: list[Violation], depth: int
+    key: str, value: object, path: str, found: list[Violation], depth: int, left: list[int]
 ) -> f.Filter | None:
     if not isinstance(value, list) or not value:
         found.append(Violation(path, "must be a list of at least one filter"))
         return None
+    if not _few(value, limits.MAX_FILTER_CONDITIONS, path, found):
+        return None
     parts: list[f.Filter] = []
     for index, inner in enumerate(value):
-        part = to_filter(inner, f"{path}[{index}]", found, depth + 1)
+        part = _node(inner, f"{path}[{index}]", found, depth + 1, left)
         if part is not None:
             parts.append(part)
         elif isinstance(inner, Mapping) and not inner:
@@ -81,6 +108,8 @@ def _condition(field: str, value: object, path: str, found: list[Violation]) -> 
 def _test(
     field: str, value: Mapping[str, object], path: str, found: list[Violation]
 ) -> f.Test | None:
+    if not _few(value, limits.MAX_FILTER_CONDITIONS, path, found):
+        return None
     unknown = [key for key in value if key not in TESTS]
     for key in unknown:
         found.append(Violation(f"{path}.{str(key)[:80]}", _unknown(str(key), TESTS)))
@@ -113,6 +142,8 @@ def _choice(
     listed = value["in"]
     if not isinstance(listed, list):
         found.append(Violation(f"{path}.in", "must be a list of values"))
+        return None
+    if not _few(listed, limits.MAX_FILTER_VALUES, f"{path}.in", found):
         return None
     values = [_value(field, v, f"{path}.in[{i}]", found) for i, v in enumerate(listed)]
     return f.In(tuple(v for v in values if v is not None))

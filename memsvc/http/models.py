@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import Discriminator, Field, Tag, ValidationError, WithJsonSchema, model_validator
 
+from memsvc.domain import limits
 from memsvc.domain import types as t
 from memsvc.domain.errors import InvalidArgument, Violation
 from memsvc.domain.filters import Filter
@@ -61,9 +62,7 @@ class MetadataBody(Body):
     category: str | None = Field(None, description="Category chosen by the client.")
     memory_type: str | None = Field(None, description='Kind, for example "preference".')
     topic_key: str | None = Field(None, description="Key under which contradictions meet.")
-    attributes: dict[str, ft.Attribute] | None = Field(
-        None, description="Typed values by name, at most 32."
-    )
+    attributes: ft.Attributes | None = Field(None, description="Typed values by name, at most 32.")
 
     def to_domain(self) -> t.Metadata:
         """The same as a domain type."""
@@ -104,7 +103,9 @@ class UpdateBody(Body):
     vector: ft.Numbers | None = None
     clear_vector: bool = False
     metadata: MetadataBody | None = None
-    clear_fields: list[str] | None = Field(None, description="Metadata fields to clear.")
+    clear_fields: list[str] | None = Field(
+        None, description="Metadata fields to clear.", max_length=limits.MAX_CLEAR_FIELDS
+    )
     ttl_ms: ft.Int64 | None = Field(None, description="New lifetime from now, ms. 0 = for ever.")
     status: ft.StatusName | None = None
     reason: str | None = Field(None, description="Why, for the audit.")
@@ -233,7 +234,9 @@ class WriteBody(Body):
     namespace: NamespaceBody
     request_id: str | None = Field(None, description="A repeat within 24 h changes nothing.")
     embedding: str | None = Field(None, description="Model that made the vectors.")
-    items: list[ItemBody] = Field(description="1 to 1,000, applied in order.")
+    items: list[ItemBody] = Field(
+        description="1 to 1,000, applied in order.", max_length=limits.MAX_ITEMS
+    )
 
     def to_domain(self) -> t.WriteRequest:
         """Raises InvalidArgument with every violation found."""
@@ -288,9 +291,13 @@ class QueryBody(Body):
 
     namespace: NamespaceBody
     vector: ft.Numbers | None = None
-    vectors: list[ft.Numbers] | None = Field(None, description="Many at once, at most 64.")
+    vectors: list[ft.Numbers] | None = Field(
+        None, description="Many at once, at most 64.", max_length=limits.MAX_VECTORS
+    )
     text: str | None = Field(None, description="Words; literal text, no query syntax.")
-    ids: list[str] | None = Field(None, description="Read these memories.")
+    ids: list[str] | None = Field(
+        None, description="Read these memories, at most 1,000.", max_length=limits.MAX_IDS
+    )
     top_k: ft.UInt32 | None = None
     min_score: float | None = Field(None, description="Least cosine similarity, -1 to 1.")
     filters: FilterObject | None = None
@@ -337,7 +344,9 @@ class ForgetBody(Body):
 
     namespace: NamespaceBody
     request_id: str | None = Field(None, description="A repeat within 24 h changes nothing.")
-    ids: list[str] | None = Field(None, description="At most 10,000.")
+    ids: list[str] | None = Field(
+        None, description="At most 10,000.", max_length=limits.MAX_FORGET_IDS
+    )
     filters: FilterObject | None = None
     mode: ft.ForgetModeName = t.ForgetMode.DECAY
     factor: float | None = Field(None, description="For DECAY: 0 to below 1. Default 0.5.")

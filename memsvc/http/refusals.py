@@ -25,12 +25,18 @@ _TEXTS: Final = {
     "model_attributes_type": "must be an object",
     "string_unicode": "must be valid Unicode (no lone surrogates)",
 }
+MAX_LISTED: Final = 10_000
+"""More mistakes than this in one body are counted and not listed."""
 _TAGS: Final = frozenset({"numbers", "late"})
 
 
 def from_pydantic(kind: type[BaseModel], error: ValidationError) -> InvalidArgument:
     """The error with a violation for each thing that is wrong, never quoting a value."""
     violations: list[Violation] = []
+    if error.error_count() > MAX_LISTED:
+        # Each would take a kilobyte to list: gigabytes, for a body made of nothing else.
+        text = f"{error.error_count()} things are wrong; compare it with /openapi.json"
+        return refusal([Violation("body", text)])
     for one in error.errors(include_url=False, include_input=False, include_context=True):
         if one["type"] == "json_invalid":
             detail = str(one.get("ctx", {}).get("error", "")) or "it cannot be parsed"
@@ -51,6 +57,8 @@ def _violation(kind: type[BaseModel], one: Any) -> Violation:
         known = tuple(_model_at(kind, loc[:-1]).model_fields)
         guess = nearest(str(loc[-1]), known)
         text = f"unknown field; did you mean {guess}?" if guess else "unknown field"
+    elif what == "too_long":
+        text = f"at most {one['ctx']['max_length']}"
     elif what in ("greater_than_equal", "less_than_equal"):
         bound = "ge" if what == "greater_than_equal" else "le"
         text = f"must be at {'least' if bound == 'ge' else 'most'} {one['ctx'][bound]}"

@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import cast
 
 from memsvc.domain import filters as f
+from memsvc.domain import limits
 from memsvc.domain.types import AttributeValue
 from memsvc.rpc.checks import Found, known
 from memsvc.v1 import types_pb2
 
 MAX_DEPTH = 40
 """Deeper trees are not followed; the domain refuses them anyway, at a lower depth."""
+MAX_NODES = 1_000
+"""Larger trees are not followed further; the domain allows fewer conditions."""
 
 
 def value(message: types_pb2.Value, path: str, found: Found) -> AttributeValue:
@@ -27,15 +30,27 @@ def value(message: types_pb2.Value, path: str, found: Found) -> AttributeValue:
         return message.bool_value
     if kind == "list_value":
         known(message.list_value, path, found)
-        return tuple(message.list_value.values)
+        listed = message.list_value.values
+        few = found.few(path, listed, limits.MAX_ATTRIBUTE_LIST, "strings")
+        return tuple(listed) if few else ()
     found.add(path, "one of string_value, int_value, double_value, bool_value, list_value")
     return ""
 
 
-def to_filter(
-    message: types_pb2.Filter, path: str, found: Found, depth: int = 1
-) -> f.Filter | None:
+def to_filter(message: types_pb2.Filter, path: str, found: Found) -> f.Filter | None:
     """The tree, or None when it cannot be expressed (which is then in ``found``)."""
+    return _node(message, path, found, 1, [MAX_NODES])
+
+
+def _node(
+    message: types_pb2.Filter, path: str, found: Found, depth: int, left: list[int]
+) -> f.Filter | None:
+    if left[0] <= 0:
+        return None
+    left[0] -= 1
+    if not left[0]:
+        found.add("filters", f"at most {limits.MAX_FILTER_CONDITIONS} conditions")
+        return None
     known(message, path, found)
     if depth > MAX_DEPTH:
         found.add(path[:200], "nested too deeply")
@@ -44,15 +59,17 @@ def to_filter(
     if node == "condition":
         return _condition(message.condition, path, found)
     if node == "negate":
-        inner = to_filter(message.negate, f"{path}.negate", found, depth + 1)
+        inner = _node(message.negate, f"{path}.negate", found, depth + 1, left)
         return None if inner is None else f.Not(inner)
     if node is None:
         found.add(path, "one of condition, all_of, any_of, negate")
         return None
     listed = message.all_of if node == "all_of" else message.any_of
     known(listed, f"{path}.{node}", found)
+    if not found.few(f"{path}.{node}", listed.filters, limits.MAX_FILTER_CONDITIONS, "filters"):
+        return None
     parts = [
-        to_filter(part, f"{path}.{node}.filters[{i}]", found, depth + 1)
+        _node(part, f"{path}.{node}.filters[{i}]", found, depth + 1, left)
         for i, part in enumerate(listed.filters)
     ]
     inner_filters = tuple(part for part in parts if part is not None)
@@ -68,7 +85,10 @@ def _condition(message: types_pb2.Condition, path: str, found: Found) -> f.Condi
         test = f.Equals(value(message.equals, where, found))
     elif kind == "in_values":
         known(message.in_values, where, found)
-        test = f.In(tuple(value(v, where, found) for v in message.in_values.values))
+        values = message.in_values.values
+        if not found.few(where, values, limits.MAX_FILTER_VALUES, "values"):
+            return None
+        test = f.In(tuple(value(v, where, found) for v in values))
     elif kind == "range":
         test = _range(message.range, where, found)
     elif kind == "exists":

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from memsvc.domain import limits
 from memsvc.domain.types import (
     AttributeValue,
     ForgetMode,
@@ -56,6 +57,8 @@ def write_request(message: pb.WriteRequest) -> WriteRequest:
     found = Found()
     known(message, "", found)
     namespace = _namespace(message.namespace, found)
+    if not found.few("items", message.items, limits.MAX_ITEMS, "items"):
+        found.raise_if_any()
     items = tuple(
         item
         for index, part in enumerate(message.items)
@@ -80,11 +83,13 @@ def query_request(message: pb.QueryRequest) -> QueryRequest:
     known(message, "", found)
     vectors: tuple[Vector, ...] = ()
     many = len(message.vectors) > 0
+    few = found.few("vectors", message.vectors, limits.MAX_VECTORS, "vectors")
+    found.few("ids", message.ids, limits.MAX_IDS, "ids")
     if message.HasField("vector"):
         vectors = (to_vector(message.vector, "vector", found),)
         if many:
             found.add("vectors", "give vector or vectors, not both")
-    elif many:
+    elif many and few:
         vectors = tuple(to_vector(v, f"vectors[{i}]", found) for i, v in enumerate(message.vectors))
     filters = None
     if message.HasField("filters"):
@@ -120,6 +125,7 @@ def forget_request(message: pb.ForgetRequest) -> ForgetRequest:
     """Raises InvalidArgument with every violation found."""
     found = Found()
     known(message, "", found)
+    found.few("ids", message.ids, limits.MAX_FORGET_IDS, "ids")
     filters = None
     if message.HasField("filters"):
         filters = to_filter(message.filters, "filters", found)
@@ -229,7 +235,7 @@ def _update(message: pb.Update, path: str, found: Found) -> Update:
         vector=vector,
         clear_vector=message.clear_vector,
         metadata=metadata,
-        clear_fields=tuple(message.clear_fields),
+        clear_fields=tuple(message.clear_fields[: limits.MAX_CLEAR_FIELDS + 1]),
         ttl_ms=message.ttl_ms if message.HasField("ttl_ms") else None,
         status=_enum(_STATUSES, message.status, f"{path}.status", found, Status.UNSPECIFIED),
         reason=message.reason,
@@ -238,9 +244,10 @@ def _update(message: pb.Update, path: str, found: Found) -> Update:
 
 def _metadata(message: types_pb2.Metadata, path: str, found: Found) -> Metadata:
     known(message, path, found)
+    where, given = f"{path}.attributes", message.attributes
+    few = found.few(where, given, limits.MAX_ATTRIBUTES, "attributes")
     attributes: Mapping[str, AttributeValue] = {
-        name: value(message.attributes[name], f"{path}.attributes.{name[:64]}", found)
-        for name in message.attributes
+        name: value(given[name], f"{where}.{name[:64]}", found) for name in (given if few else ())
     }
     return Metadata(
         message.seq if message.HasField("seq") else None,

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memsvc.domain import filters as f
@@ -336,6 +336,7 @@ JSON = st.recursive(
 )
 
 
+@settings(deadline=None)  # a busy machine is no fault
 @given(JSON)
 def test_no_json_whatever_makes_anything_but_a_refusal(document: object) -> None:
     text = json.dumps(document)
@@ -346,6 +347,7 @@ def test_no_json_whatever_makes_anything_but_a_refusal(document: object) -> None
             assert error.message
 
 
+@settings(deadline=None)
 @given(JSON, JSON)
 def test_no_item_or_filter_whatever_makes_anything_but_a_refusal(
     item_body: object, filter_body: object
