@@ -8,9 +8,11 @@ the start-up check is at fault and starting again would not help.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import os
 import resource
+import select
 import signal
 import sys
 import threading
@@ -57,13 +59,20 @@ class NodeApi:
 class Server:
     """A node and its listeners. ``start`` once, ``stop`` once; ``reload`` at any time.
 
-    ``sources`` reads the configuration again. Raises ConfigError, FailedPrecondition,
-    ListenError, TokensFileError.
+    ``config_file`` and ``overrides`` are what ``effective`` was read from, with the process
+    environment; a reload reads them again. Raises FailedPrecondition, ListenError,
+    TokensFileError.
     """
 
-    def __init__(self, effective: Effective, config_file: Path | None = None) -> None:
+    def __init__(
+        self,
+        effective: Effective,
+        config_file: Path | None = None,
+        overrides: Mapping[str, object] | None = None,
+    ) -> None:
         self._effective = effective
         self._config_file = config_file
+        self._overrides = dict(overrides or {})
         self._reload_lock = threading.Lock()
         settings = effective.settings
         self.metrics = Metrics()
@@ -158,7 +167,7 @@ class Server:
         restart. Raises FailedPrecondition when the file is not valid; nothing changes then."""
         with self._reload_lock:
             try:
-                fresh = load(self._config_file, os.environ, {})
+                fresh = load(self._config_file, os.environ, self._overrides)
             except ConfigError as error:
                 raise FailedPrecondition(
                     f"the configuration is not valid: {error}",
@@ -207,7 +216,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     try:
-        effective = load(options.config, os.environ, _overrides(options.set))
+        overrides = _overrides(options.set)
+        effective = load(options.config, os.environ, overrides)
     except ConfigError as error:
         print(f"memsvc: {error}", file=sys.stderr)  # noqa: T201
         return EXIT_CONFIG
@@ -218,7 +228,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _raise_open_files()
     signals = _Signals()
     try:
-        server = Server(effective, options.config)
+        server = Server(effective, options.config, overrides)
         server.start()
     except (FailedPrecondition, ListenError, TokensFileError) as error:
         hint = getattr(error, "hint", "")
@@ -231,10 +241,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class _Signals:
-    """SIGTERM and SIGINT end the process in good order, SIGHUP reloads."""
+    """SIGTERM and SIGINT end the process in good order, SIGHUP reloads.
+
+    Woken through a pipe: a signal that the kernel hands to another thread would not wake a
+    main thread that waits for a lock.
+    """
 
     def __init__(self) -> None:
-        self._woken = threading.Event()
+        self._read, write = os.pipe()
+        os.set_blocking(self._read, False)
+        os.set_blocking(write, False)
+        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
         self._end = False
         self._reload = False
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -245,12 +262,12 @@ class _Signals:
             self._reload = True
         else:
             self._end = True
-        self._woken.set()
 
     def wait(self, server: Server) -> None:
         while not self._end:
-            self._woken.wait()
-            self._woken.clear()
+            select.select([self._read], [], [])
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._read, 512)
             if self._reload:
                 self._reload = False
                 try:

@@ -37,6 +37,7 @@ class _Request(Generic[T]):
     items: int
     deadline: float
     frees: bool
+    internal: bool = False
     future: Future[T] = field(default_factory=Future)
     begun: bool = False
 
@@ -118,7 +119,7 @@ class Writer:
         ``frees`` marks what must go on when the store or disk is full. ``internal`` work of
         the node does not count against the bound. Raises ResourceExhausted, Unavailable.
         """
-        request = _Request(decide, items, deadline, frees)
+        request = _Request(decide, items, deadline, frees, internal)
         with self._wake:
             if self._stopping:
                 raise Unavailable(
@@ -283,29 +284,38 @@ class Writer:
         """``every_1000ms``: answers after applying, commits with fsync within a second.
 
         A request is decided inside the open transaction; one that fails for want of room
-        aborts it, and what it had answered is lost, as after a crash: it is logged.
+        aborts it, and what it had answered is lost, as after a crash: it is logged. The
+        node's own work acts on files according to what is on disk, so it is answered after
+        the commit, which it brings on.
         """
         until = time.monotonic() + LAZY_COMMIT_S
         answered = 0
+        waiting: list[_Request[Any]] = []
+        outcomes: list[tuple[bool, Any]] = []
         try:
             with self._store.write(self._clock()) as txn:
                 while group:
                     for request in group:
                         outcome = self._decide(request, txn)
+                        if request.internal:
+                            waiting.append(request)
+                            outcomes.append(outcome)
+                            continue
                         self._answer([request], [outcome])
                         answered += 1
-                    more = self._next_group(until)
+                    more = [] if waiting else self._next_group(until)
                     if not more:
                         break
                     group = more
                 done = _Done([], txn.position, txn.tails(), time.monotonic())
             self._committed([], done)
+            self._answer(waiting, outcomes)
         except Exception as error:
             full = self._store.no_room(error)
             if full:
                 self._on_full()
             log.error("lost %d acknowledged writes of the last second", answered, exc_info=error)
-            for request in group:
+            for request in (*waiting, *group):
                 if not request.future.done():
                     request.future.set_exception(_explained(error, full))
 

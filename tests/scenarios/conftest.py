@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.scenarios.harness import Node
+from tests.scenarios.harness import Node, tell
 
 MakeNode = Callable[..., Node]
 
@@ -29,7 +29,7 @@ def make_node(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[MakeNo
     report = getattr(request.node, "report_of_call", None)
     if report is None or report.failed:
         for node in made:
-            print(f"--- log of {node.folder.name} ---\n{node.log_tail(150)}")  # noqa: T201
+            tell(f"--- log of {node.folder.name} ---\n{node.log_tail(150)}")
 
 
 @pytest.hookimpl(hookwrapper=True)

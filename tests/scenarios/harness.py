@@ -167,8 +167,11 @@ class Node:
     def close(self) -> None:
         """Ends everything that uses the data directory; for the end of a test."""
         self.disconnect()
-        if self.process is not None and self.process.poll() is None:
-            self.process.kill()
+        if self.process is not None:
+            # The whole session: a supervisor or strace would leave the server behind.
+            for process in _session(self.process.pid):
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
             self.process.wait()
         for process in users_of(self.data_dir):
             with contextlib.suppress(psutil.Error):
@@ -229,6 +232,15 @@ class Node:
     def segment_files(self) -> list[Path]:
         """Files of sealed segments."""
         return [p for p in self.files() if "segments" in p.parts and p.suffix != ".damaged"]
+
+
+def _session(leader: int) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if os.getsid(process.pid) == leader:
+                found.append(process)
+    return found
 
 
 def users_of(data_dir: Path) -> list[psutil.Process]:
@@ -338,6 +350,11 @@ def until(
     while not true():
         assert time.monotonic() < end, f"waited {seconds} s in vain for: {what}"
         time.sleep(every)
+
+
+def tell(text: str) -> None:
+    """Prints a figure for people (shown with ``pytest -s``)."""
+    print(text, flush=True)  # noqa: T201
 
 
 def error_info(error: grpc.RpcError) -> tuple[grpc.StatusCode, str, str]:

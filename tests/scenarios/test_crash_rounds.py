@@ -74,20 +74,25 @@ def _crash_round(node: h.Node, model: Model, draw: random.Random) -> int:
 
 def _run(make_node: Callable[..., h.Node], rounds: int) -> None:
     draw = random.Random(SEED)
+    h.tell(f"seed {SEED}")
     node = make_node(
         storage__seal_rows=40, query__max_top_k=10_000, server__max_message_bytes=1 << 26
     )
     model = Model()
     node.start()
     calls = 0
-    for _number in range(rounds):
+    for number in range(rounds):
         calls += _crash_round(node, model, draw)
         h.until(
             lambda: not h.users_of(node.data_dir), 10, "builders end with their server", every=0.01
         )
         node.start()
         model.resolve(node, draw)
-        check(node, model)
+        facts = check(node, model)
+        h.tell(
+            f"round {number + 1}: {calls} calls acknowledged, {len(model.memories)} memories "
+            f"written, {facts['memories']} left, {facts['segments']} segments"
+        )
     node.maintain(seal_min_rows=1, merge_all=True, purge=True)
     check(node, model)
     left = [p for p in node.data_dir.rglob("*") if p.suffix in (".tmp", ".damaged")]
