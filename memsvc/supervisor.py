@@ -9,16 +9,19 @@ memsvc/heartbeat.py), not by the pid or the port: a stopped process keeps both.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import select
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from memsvc.heartbeat import FD_VARIABLE
+
+_log = logging.getLogger("memsvc.supervisor")
 
 EXIT_CONFIG: Final = 78
 """The child refuses its configuration or its start-up check failed: restarting is no use."""
@@ -85,13 +88,11 @@ class Supervisor:
         command: Sequence[str],
         *,
         env: Mapping[str, str],
-        report: Callable[[str], None],
         policy: Policy | None = None,
     ) -> None:
-        """``report`` gets one line for people about each thing that happens."""
+        """``env`` is the child's environment, to which the pinning and the pipe are added."""
         self._command = list(command)
         self._env = {**PINNED, **env}
-        self._report = report
         self._policy = policy or Policy()
         self._signals: list[int] = []
         self._stopping_since: float | None = None
@@ -128,22 +129,22 @@ class Supervisor:
             cause = child.killed_because or _described(code)
             self._take_signals(None)
             if self._stopping_since is not None:
-                self._report(f"stopped ({cause})")
+                _log.info("stopped (%s)", cause)
                 return _exit_code(code, child)
             if code == EXIT_CONFIG:
-                self._report("the server refuses its configuration or store; not restarting")
+                _log.error("the server refuses its configuration or store; not restarting")
                 return EXIT_CONFIG
             self._deaths = 1 if lived >= self._policy.settled_s else self._deaths + 1
             if self._deaths >= self._policy.max_deaths:
-                self._report(f"server ended ({cause}) {self._deaths} times in a row; giving up")
+                _log.error("server ended (%s) %d times in a row; giving up", cause, self._deaths)
                 return EXIT_GAVE_UP
             delay = min(
                 self._policy.backoff_max_s,
                 self._policy.backoff_first_s * 2.0 ** (self._deaths - 1),
             )
-            self._report(f"server ended ({cause}); restarting in {delay:g} s")
+            _log.error("server ended (%s); restarting in %g s", cause, delay)
             if self._pause(delay):
-                self._report("stopped")
+                _log.info("stopped")
                 return 0
 
     def _start(self) -> _Child:
@@ -185,7 +186,7 @@ class Supervisor:
                 pipe_open = data is not None
                 if data:
                     if child.heard is None:
-                        self._report(f"server is up, pid {child.pid}")
+                        _log.info("server is up, pid %d", child.pid)
                     child.heard = now
             code = _reap(child.pid)
             if code is not None:
@@ -200,7 +201,7 @@ class Supervisor:
             elif number in _STOPS and self._stopping_since is None:
                 self._stopping_since = time.monotonic()
                 if child is not None:
-                    self._report("stopping; running calls may finish")
+                    _log.info("stopping; running calls may finish")
                     _send(child.pid, signal.SIGTERM)
             elif number == signal.SIGINT and child is not None:
                 # A person at a terminal who presses Ctrl-C again does not want to wait.
@@ -218,7 +219,7 @@ class Supervisor:
             stop_by = self._stopping_since + policy.stop_timeout_s
             deadline, cause = min((deadline, cause), (stop_by, "did not stop in time"))
         if now >= deadline:
-            self._report(f"server pid {child.pid} {cause}; killing it")
+            _log.error("server pid %d %s; killing it", child.pid, cause)
             self._kill(child, cause)
 
     def _kill(self, child: _Child, cause: str) -> None:

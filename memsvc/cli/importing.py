@@ -202,6 +202,8 @@ def import_(
       memsvc import backup.jsonl --skip 120000      # go on after an interruption
     """
     with target.connect(embedding=embedding, least_timeout=60.0) as client:
+        # A service that was never there is told at once; one that goes away is waited for.
+        client.health()
         embedder = choose_embedder(client, embedder_choice)
         importer = Importer(client, embedder, retries, keep_going, tell=_tell)
         total = None if file == "-" else Path(file).stat().st_size

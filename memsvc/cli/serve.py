@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import click
 
 from memsvc.cli.settings import config_option, overrides, set_option
 from memsvc.config import load
+from memsvc.service import logs
 from memsvc.supervisor import Supervisor
 
 
@@ -65,17 +63,6 @@ def serve(
         command += ["--config", str(config)]
     for name, value in chosen.items():
         command += ["--set", f"{name}={value}"]
-    report = _reporter(effective.settings.log.format == "json")
-    ctx.exit(Supervisor(command, env=os.environ, report=report).run())
-
-
-def _reporter(as_json: bool) -> Callable[[str], None]:
-    def report(line: str) -> None:
-        if as_json:
-            event = {"ts": int(time.time() * 1000), "level": "info", "logger": "memsvc.supervisor"}
-            line = json.dumps({**event, "message": line})
-        else:
-            line = f"supervisor: {line}"
-        click.echo(line, err=True)
-
-    return report
+    log = effective.settings.log
+    logs.configure(log.level, log.format)
+    ctx.exit(Supervisor(command, env=os.environ).run())

@@ -145,9 +145,12 @@ class MemoryClient:
         *,
         filters: FilterLike | None = None,
         include: Include = NO_INCLUDE,
-        page_size: int = 200,
+        page_size: int = 0,
     ) -> Iterator[pb.Hit]:
-        """All visible memories that match, newest first, page by page."""
+        """All visible memories that match, newest first, page by page.
+
+        ``page_size`` 0 = the server's query.default_top_k; at most its query.max_top_k.
+        """
         page_token = ""
         while True:
             answer = self.query(

@@ -17,13 +17,11 @@ import pytest
 from memsvc.supervisor import EXIT_CONFIG, EXIT_GAVE_UP
 
 PARENT = """
-import json, os, sys
+import json, logging, os, sys
 from memsvc.supervisor import Policy, Supervisor
+logging.basicConfig(level=logging.INFO)
 policy = Policy(**json.loads(sys.argv[1]))
-def report(line):
-    print(line, file=sys.stderr, flush=True)
-sys.exit(Supervisor([sys.executable, sys.argv[2]], env=os.environ, report=report,
-                    policy=policy).run())
+sys.exit(Supervisor([sys.executable, sys.argv[2]], env=os.environ, policy=policy).run())
 """
 
 CHILD_HEAD = """

@@ -98,13 +98,22 @@ def test_a_busy_service_is_waited_for_with_the_same_request_id(
 
 
 def test_patience_ends(memsvc: Commands, tmp_path: Path) -> None:
-    memsvc.service.hook = lambda call, request, context: refuse(
-        context, grpc.StatusCode.RESOURCE_EXHAUSTED, "full", reason="QUOTA", retry_ms=1
-    )
+    def full(call: str, request: Any, context: grpc.ServicerContext) -> None:
+        if call == "Write":
+            refuse(context, grpc.StatusCode.RESOURCE_EXHAUSTED, "full", reason="QUOTA", retry_ms=1)
+
+    memsvc.service.hook = full
     file = jsonl(tmp_path / "f", {"content": "x"})
     result = memsvc.run("import", file, "-n", "acme/a", "--retries", "1", *NONE)
     assert result.exit_code == 1 and "[QUOTA]" in result.stderr
     assert len(memsvc.service.calls("Write")) == 2
+
+
+def test_a_service_that_was_never_there_is_not_waited_for(memsvc: Commands, tmp_path: Path) -> None:
+    memsvc.running.stop()
+    file = jsonl(tmp_path / "f", {"content": "x"})
+    result = memsvc.run("import", file, "-n", "acme/a", *NONE)
+    assert result.exit_code == 3 and "trying again" not in result.stderr
 
 
 def bad_items(call: str, request: Any, context: grpc.ServicerContext) -> None:
