@@ -41,6 +41,8 @@ from memsvc.service.tokens import TokensFileError, TokenStore
 log = logging.getLogger("memsvc.server")
 
 EXIT_CONFIG: Final = 78
+HEARTBEAT_MARGIN_S: Final = 5.0
+"""For closing the store, beyond the time that calls get to finish."""
 SWITCH_INTERVAL_S: Final = 0.0005
 """How long a busy Python thread may hold the others up (default 5 ms): it is what the
 slowest answers wait for."""
@@ -139,7 +141,10 @@ class Server:
 
     @property
     def alive(self) -> bool:
-        """Whether the process does its work; asks the store, so a hang shows."""
+        """Whether the process does its work; asks the store, so a hang shows. A process
+        that is stopping in good order is alive."""
+        if self._stopping.is_set():
+            return True
         with self.node.store.read() as snapshot:
             return snapshot.position >= 0
 
@@ -234,7 +239,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         hint = getattr(error, "hint", "")
         log.error("cannot start: %s%s", error, f" ({hint})" if hint else "")
         return EXIT_CONFIG
-    heartbeat.start(lambda: server.alive)
+    grace_s = effective.settings.server.graceful_shutdown_ms / 1_000 + HEARTBEAT_MARGIN_S
+    heartbeat.start(lambda: server.alive, grace_s=grace_s)
     signals.wait(server)
     server.stop()
     return 0

@@ -18,7 +18,7 @@ from memsvc.config.fields import ENV_PREFIX
 from memsvc.config.model import KEYS
 
 # Read by the command line and the client, not settings of a node.
-RESERVED_ENV = frozenset({"MEMSVC_CONFIG", "MEMSVC_TOKEN", "MEMSVC_ADDRESS"})
+RESERVED_ENV = frozenset({"MEMSVC_CONFIG", "MEMSVC_TOKEN", "MEMSVC_ADDRESS", "MEMSVC_DATA"})
 
 # Kubernetes adds such variables to every pod for a Service called memsvc or memsvc-something.
 _SERVICE_LINK = re.compile(r"MEMSVC_(\w+_)?SERVICE_(HOST|PORT(_\w+)?)")
