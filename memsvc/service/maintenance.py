@@ -15,7 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -63,11 +63,13 @@ class IndexSettings:
 
 @dataclass(slots=True)
 class _Wish:
-    """Maintenance that was asked for: by an operator, the schedule, or erasure."""
+    """Maintenance that was asked for: by an operator, the schedule, or erasure. ``asked``
+    counts the times, so that what was asked for meanwhile is not taken for done."""
 
     seal_min_rows: int = 0
     merge_all: bool = False
     purge: bool = False
+    asked: int = 0
 
 
 class Maintenance:
@@ -194,6 +196,7 @@ class Maintenance:
                     wish.seal_min_rows = seal_min_rows or wish.seal_min_rows
                     wish.merge_all = wish.merge_all or merge_all
                     wish.purge = wish.purge or purge
+                    wish.asked += 1
             for number in numbers:
                 self.look_at(number)
         if purge:
@@ -333,7 +336,8 @@ class Maintenance:
         """Does the jobs of a partition until it is in order."""
         while not self._stopping:
             with self._lock:
-                wish = self._wishes.get(number, _Wish())
+                wish = replace(self._wishes.get(number, _Wish()))
+                sealing = bool(wish.seal_min_rows) or number in self._queued["seal"]
             with self._store.read() as snapshot:
                 partition = snapshot.partition_number(number)
                 if partition is None:
@@ -354,27 +358,28 @@ class Maintenance:
                 # Segments that are older than the changes keep them (see swap_segments).
                 self._prune(number, partition.position)
             if job is None:
-                self._done(lane, number)
+                self._done(lane, number, wish.asked, sealing)
                 return
             self._build(lane, number, job, generations)
 
     def _prune(self, number: int, upto: int) -> None:
         self._writer.run(lambda txn: txn.prune_changes(number, upto))
 
-    def _done(self, lane: str, number: int) -> None:
+    def _done(self, lane: str, number: int, asked: int, sealing: bool) -> None:
+        """Strikes off what was asked for; ``asked`` and ``sealing`` as they were before the
+        lane looked and found nothing left to do."""
         with self._lock:
             wish = self._wishes.get(number)
-            if wish is None:
+            if wish is None or wish.asked != asked:
                 return
             if lane == "seal":
                 wish.seal_min_rows = 0
-            elif wish.merge_all and (number in self._queued["seal"] or wish.seal_min_rows):
-                # What is being sealed is to be merged too.
-                if number not in self._queued["merge"]:
+                if wish.merge_all and number not in self._queued["merge"]:
+                    # What has been sealed is to be merged too.
                     self._queued["merge"].add(number)
                     self._due["merge"].append(number)
-                return
-            else:
+                    self._lock.notify_all()
+            elif not (wish.merge_all and sealing):
                 wish.merge_all = wish.purge = False
             if not (wish.seal_min_rows or wish.merge_all or wish.purge):
                 self._wishes.pop(number, None)
