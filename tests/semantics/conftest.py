@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from memsvc.segments.costs import measure_costs
-from memsvc.service import node
+from memsvc.service import maintenance, node
 from tests.semantics.harness import World
 
 _SHM = Path("/dev/shm")
@@ -34,6 +34,8 @@ def quick_start(monkeypatch: pytest.MonkeyPatch) -> None:
     costs = _costs()
     monkeypatch.setattr(node, "measure_costs", lambda: costs)
     monkeypatch.setattr(node, "check_index", lambda _settings: None)
+    # The pause after a build that failed.
+    monkeypatch.setattr(maintenance, "RETRY_S", 0.05)
 
 
 _known: list[object] = []

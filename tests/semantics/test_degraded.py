@@ -1,0 +1,151 @@
+"""Levels forced by hand and found by checks, and what answers say of them (S26-S29)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from memsvc.domain.types import Degraded, DegradedLevel
+from memsvc.service.degradation import GOOD_CHECKS, Degradation
+from tests.semantics.harness import World, vector
+
+BAD = Degraded(DegradedLevel.NO_VECTORS, "SEGMENT_DAMAGED")
+GOOD = Degraded()
+
+
+@pytest.fixture
+def filled(world: World) -> World:
+    """Thirty memories of one word, the first ten with a vector."""
+    for number in range(30):
+        world.put(summary="tea", **({"vector": vector(1)} if number < 10 else {}))
+    return world
+
+
+def _force(world: World, level: int | None, reason: str = "") -> None:
+    world.admin.set_degraded(level, reason)
+
+
+def _mark(answer: dict[str, Any]) -> tuple[int, str]:
+    return answer["degraded"]["level"], answer["degraded"]["reason"]
+
+
+QUERIES: list[dict[str, Any]] = [
+    {"vector": vector(1)},
+    {"text": "tea"},
+    {"vector": vector(1), "text": "tea"},
+    {"mode": "BROWSE"},
+    {"vectors": [vector(1), vector(2)]},
+    {"vectors": [vector(1), vector(2)], "text": "tea"},
+]
+
+
+@pytest.mark.parametrize("fields", QUERIES, ids=str)
+@pytest.mark.parametrize("level", [1, 4])
+def test_timeout_and_no_memory_answer_empty_and_marked(
+    filled: World, level: int, fields: dict[str, Any]
+) -> None:
+    _force(filled, level, "DRILL")
+    answer = filled.query(**fields)
+    assert _mark(answer) == (level, "DRILL")
+    if "vectors" in fields:
+        assert answer["results"] == [{"items": []}, {"items": []}]
+    else:
+        assert answer["items"] == []
+
+
+@pytest.mark.parametrize("fields", QUERIES[1:4], ids=str)
+def test_fallback_lowers_top_k_to_twenty(filled: World, fields: dict[str, Any]) -> None:
+    _force(filled, 2)
+    answer = filled.query(**fields)
+    assert _mark(answer) == (2, "FORCED")
+    assert len(answer["items"]) == 20
+    assert len(filled.query(**fields, top_k=5)["items"]) == 5
+
+
+def test_without_vectors_words_carry_and_a_vector_alone_says_what_is_missing(
+    filled: World,
+) -> None:
+    _force(filled, 3)
+    answer = filled.query(vector=vector(1))
+    assert (_mark(answer), answer["items"]) == ((3, "NO_QUERY_TEXT"), [])
+    for fields in ({"text": "tea"}, {"text": "tea", "vector": vector(1)},
+                   {"text": "tea", "vector": vector(1), "mode": "VECTOR"}):  # fmt: skip
+        answer = filled.query(**fields)
+        assert (_mark(answer), answer["mode"]) == ((3, "FORCED"), "KEYWORD")
+        assert len(answer["items"]) == 30
+        assert all("similarity" not in h for h in answer["items"])
+    many = filled.query(vectors=[vector(1), vector(2)], text="tea")
+    assert [len(r["items"]) for r in many["results"]] == [30, 30]
+    many = filled.query(vectors=[vector(1), vector(2)])
+    assert (_mark(many), many["results"]) == ((3, "NO_QUERY_TEXT"), [{"items": []}] * 2)
+    browsed = filled.query(mode="BROWSE")
+    assert (_mark(browsed), len(browsed["items"])) == ((3, "FORCED"), 30)
+
+
+def test_writes_and_forget_go_on_at_every_level(filled: World) -> None:
+    for level in range(5):
+        _force(filled, level)
+        kept = filled.put()
+        assert filled.forget(ids=[kept], mode="HARD")["changed"] == 1
+
+
+def test_level_zero_by_hand_is_full_service_without_a_reason(filled: World) -> None:
+    _force(filled, 0, "whatever")
+    answer = filled.query(vector=vector(1))
+    assert (_mark(answer), len(answer["items"])) == ((0, ""), 10)
+    filled.node.degradation.check(BAD)
+    assert filled.memory.health()["degraded"] == {"level": 0, "reason": ""}
+
+
+def test_a_level_by_hand_holds_until_it_is_given_back(filled: World) -> None:
+    _force(filled, 4)
+    for _ in range(2 * GOOD_CHECKS):
+        filled.node.tick()
+    assert _mark(filled.query(text="tea"))[0] == 4
+    assert filled.memory.health()["degraded"]["level"] == 4
+    _force(filled, None)
+    assert _mark(filled.query(text="tea")) == (0, "")
+
+
+def test_a_search_past_its_time_answers_empty_and_marked_not_with_an_error(
+    make_world: Any,
+) -> None:
+    world = make_world(query__timeout_ms=60_000)
+    kept = world.put(summary="tea", vector=vector(1))
+    # Time that has passed already, instead of a search that is slow by luck.
+    object.__setattr__(world.node.searcher.settings, "timeout_ms", -1)
+    for fields in QUERIES:
+        answer = world.query(**fields)
+        assert _mark(answer) == (1, "TIMEOUT")
+        assert kept not in str(answer)
+
+
+def test_recovery_needs_ten_good_checks_in_a_row() -> None:
+    node = Degradation()
+    node.check(BAD)
+    assert node.current == BAD
+    for _ in range(GOOD_CHECKS - 1):
+        node.check(GOOD)
+    assert node.current == BAD
+    node.check(BAD)
+    for _ in range(GOOD_CHECKS - 1):
+        node.check(GOOD)
+        assert node.current == BAD
+    node.check(GOOD)
+    assert node.current == GOOD
+
+
+def test_checks_go_on_under_a_forced_level() -> None:
+    node = Degradation()
+    node.force(DegradedLevel.FALLBACK, "DRILL")
+    node.check(BAD)
+    assert node.current == Degraded(DegradedLevel.FALLBACK, "DRILL")
+    node.force(None, "")
+    assert node.current == BAD
+
+
+def test_answers_are_not_marked_for_what_the_checks_found_elsewhere() -> None:
+    node = Degradation()
+    node.check(BAD)
+    assert node.of_queries() == GOOD
