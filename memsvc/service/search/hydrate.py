@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from memsvc.domain.errors import InvalidArgument, Violation
 from memsvc.domain.records import FLAG_CURRENT, FLAG_ERASED, STATE_STRUCT, State
 from memsvc.domain.scoring import effective_importance
 from memsvc.domain.types import STATUSES, Hit, Include, Status
@@ -34,15 +36,43 @@ class Candidates:
         )
 
 
+HIT_BYTES: Final = 200
+"""At least what a hit takes in a message beside its head, text and vector."""
+
+
+class Room:
+    """How many bytes the hits of one answer may still take, of ``most`` in all."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._left = most
+
+    def take(self, size: int) -> None:
+        """Raises InvalidArgument when the answer would be larger than a message may be:
+        without this, 64 vectors with their contents made one of 800 MB."""
+        self._left -= size
+        if self._left < 0:
+            raise InvalidArgument(
+                f"the answer would be larger than {self._most} bytes (server.max_message_bytes)",
+                reason="ANSWER_TOO_LARGE",
+                hint="ask for fewer items or vectors at a time, or without include.content and "
+                "include.vector",
+                violations=(Violation("top_k", "fewer items, or without content and vector"),),
+            )
+
+
 @dataclass(frozen=True, slots=True)
 class Hydration:
-    """How records become hits: decay in ms, time of the answer, what to include."""
+    """How records become hits: decay in ms, time of the answer, what to include, what room
+    there is. ``check`` raises when the call should stop."""
 
     partition: int
     generation: int
     half_life_ms: int
     scored_at: int
     include: Include
+    room: Room
+    check: Callable[[], object]
 
 
 def hydrate(
@@ -62,6 +92,7 @@ def hydrate(
     hits: list[Hit] = []
     start = 0
     while len(hits) < limit and start < len(candidates.rows):
+        how.check()
         # As many as are missing: usually every one of them passes.
         batch = slice(start, start + max(8, limit - len(hits)))
         start = batch.stop
@@ -116,6 +147,13 @@ def _hit(
     if how.include.vector:
         raw = snapshot.vector(how.generation, how.partition, row)
         vector = None if raw is None else np.frombuffer(raw, np.float32)
+    content = keys.unpack_text(text).content if how.include.content else None
+    how.room.take(
+        HIT_BYTES
+        + len(head)
+        + (0 if content is None else len(text))
+        + (0 if vector is None else vector.nbytes)
+    )
     status = state.status
     if status == Status.ACTIVE and 0 < state.expires_at <= reader.now:
         status = Status.EXPIRED
@@ -137,7 +175,7 @@ def _hit(
         updated_at=state.updated_at,
         expires_at=state.expires_at,
         recall_count=state.recall_count,
-        content=keys.unpack_text(text).content if how.include.content else None,
+        content=content,
         vector=vector,
     )
 

@@ -32,7 +32,7 @@ from memsvc.service.api import Control
 from memsvc.service.positions import format_position, parse_id
 from memsvc.service.search.browse import browse
 from memsvc.service.search.costs import CostBook
-from memsvc.service.search.hydrate import Candidates, Hydration, hydrate, one
+from memsvc.service.search.hydrate import Candidates, Hydration, Room, hydrate, one
 from memsvc.service.search.keyword import Words, search_words
 from memsvc.service.search.parts import Part
 from memsvc.service.search.registry import Views
@@ -48,6 +48,9 @@ LIST_LEAST: Final = 100
 """Candidates taken from each list of a hybrid search: twice what is wanted, at least this
 many. The fused score depends on the candidate alone, so more of them change little."""
 
+JUDGED_BETWEEN_CHECKS: Final = 64
+"""Records judged one by one between two looks at the time."""
+
 
 class OutOfTime(Exception):
     """query.timeout_ms has passed: the answer will be empty and marked (S26)."""
@@ -61,6 +64,7 @@ class SearchSettings:
     ef_search: int
     timeout_ms: int
     half_life_ms: int
+    max_answer_bytes: int = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +202,7 @@ class _Search:
         self._scopes: list[Scope] = []
         self.explain: list[ExplainPart] | None = [] if plan.request.include.explain else None
         self.lost = False
+        self._room = Room(settings.max_answer_bytes)
 
     def run(self) -> tuple[list[list[Hit]], str]:
         """The lists of hits and the next page token."""
@@ -255,7 +260,9 @@ class _Search:
                 found.extend(data[:16] for data in states if data is not None)
                 continue
             texts = self._snapshot.raw_texts(view.partition.number, rows)
-            for data, text in zip(states, texts, strict=True):
+            for number, (data, text) in enumerate(zip(states, texts, strict=True)):
+                if not number % JUDGED_BETWEEN_CHECKS:
+                    self._check()
                 if data is None or text is None:
                     continue
                 state = unpack_state(data)
@@ -273,12 +280,16 @@ class _Search:
             half_life_ms=self._settings.half_life_ms,
             scored_at=self._plan.reader.now if request.as_of is None else request.as_of,
             include=request.include,
+            room=self._room,
+            check=self._check,
         )
 
     def _by_ids(self, view: PartitionView) -> list[Hit]:
         hits = []
-        snapshot, number = self._snapshot, view.partition.number
-        for id_text in self._plan.request.ids:
+        snapshot, number, how = self._snapshot, view.partition.number, self._how(view)
+        for asked, id_text in enumerate(self._plan.request.ids):
+            if not asked % JUDGED_BETWEEN_CHECKS:
+                self._check()
             id_bytes = parse_id(id_text)
             place = snapshot.locate(id_bytes) if id_bytes else None
             if place is None or place[0] != number:
@@ -287,7 +298,7 @@ class _Search:
             (text,) = snapshot.raw_texts(number, [place[1]])
             if state is None or text is None:
                 continue
-            hit = one(place[1], state, text, self._plan.reader, self._how(view), snapshot)
+            hit = one(place[1], state, text, self._plan.reader, how, snapshot)
             if hit is not None:
                 hits.append(hit)
         return hits
