@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -30,7 +31,12 @@ from memsvc.domain.validate import check_forget, check_query, check_write
 from memsvc.service.api import Control
 from memsvc.service.degradation import Degradation
 from memsvc.service.forgetting import ForgetDecision
-from memsvc.service.positions import format_position, parse_id, parse_position
+from memsvc.service.positions import (
+    format_position,
+    lost_position,
+    parse_id,
+    parse_position,
+)
 from memsvc.service.recalls import RecallBuffer
 from memsvc.service.search.scope import Reader
 from memsvc.service.search.searcher import Plan, Searcher, check_rights, empty_answer, words_of
@@ -107,7 +113,9 @@ class Progress:
 
 
 class MemoryService:
-    """Implements api.MemoryApi except health. ``clock`` gives UTC ms, ``random(n)`` n bytes."""
+    """Implements api.MemoryApi except health. ``clock`` gives UTC ms, ``random(n)`` n bytes.
+    ``own_log_wait_s`` is how long a position may take to arrive on the node that writes the
+    log; None on one that follows another."""
 
     def __init__(
         self,
@@ -123,6 +131,7 @@ class MemoryService:
         clock: Callable[[], int],
         random: Callable[[int], bytes] = os.urandom,
         guard_writes: Callable[[], None] = lambda: None,
+        own_log_wait_s: float | None = None,
     ) -> None:
         self._store = store
         self._writer = writer
@@ -135,6 +144,7 @@ class MemoryService:
         self._clock = clock
         self._random = random
         self._guard_writes = guard_writes
+        self._own_log_wait_s = own_log_wait_s
         self._active = 0
         self._active_lock = threading.Lock()
 
@@ -216,7 +226,14 @@ class MemoryService:
             return
         with self._store.read() as snapshot:
             position = parse_position(text, snapshot.store_id, snapshot.epoch)
-        if not self._progress.wait_for(position, control):
+        until, own = control.deadline, self._own_log_wait_s
+        if own is not None:
+            # What this node has answered is in its log by now, and nobody else adds to it. To
+            # wait longer would hold a thread for each made-up position.
+            until = min(until, time.monotonic() + own)
+        if not self._progress.wait_for(position, Control(until, control.cancelled)):
+            if own is not None and control.remaining() > 0 and not control.cancelled():
+                raise lost_position()
             raise DeadlineExceeded(
                 f"position {position} was not reached within the deadline",
                 reason="POSITION_NOT_REACHED",

@@ -49,7 +49,7 @@ from memsvc.service.startup import check_generation, check_index
 from memsvc.service.writing import WriteLimits
 from memsvc.store.store import Store
 from memsvc.store.write_txn import WriteTxn
-from memsvc.store.writer import Writer
+from memsvc.store.writer import LAZY_COMMIT_S, Writer
 
 log = logging.getLogger(__name__)
 
@@ -167,6 +167,7 @@ class Node:
             clock=self.clock,
             random=random,
             guard_writes=self.reserve.guard,
+            own_log_wait_s=_own_log_wait_s(settings),
         )
         self._schedule = Schedule(settings.lifecycle.compact_cron, self._now())
         self.metrics.bind(self.readings)
@@ -373,10 +374,17 @@ def _call_settings(settings: Settings) -> CallSettings:
     )
 
 
+def _own_log_wait_s(settings: Settings) -> float | None:
+    if settings.node.role == "replica":
+        return None
+    return 2 * LAZY_COMMIT_S if settings.storage.wal_sync == "every_1000ms" else 0.0
+
+
 def _search_settings(settings: Settings) -> SearchSettings:
     return SearchSettings(
         default_top_k=settings.query.default_top_k,
         ef_search=settings.index.ef_search,
         timeout_ms=settings.query.timeout_ms,
         half_life_ms=int(settings.lifecycle.decay_half_life_days * DAY_MS),
+        max_answer_bytes=settings.server.max_message_bytes,
     )

@@ -33,11 +33,16 @@ def parse_position(text: str, store_id: str, epoch: int) -> int:
     except (ValueError, struct.error, binascii.Error):
         raise invalid("min_position", "not a position that a Write or Forget returned") from None
     if store != bytes.fromhex(store_id)[:8] or at_epoch > epoch:
-        raise PositionLost(
-            "this position belongs to another store or history",
-            hint="what was written at that position may be gone; read again without it",
-        )
+        raise lost_position()
     return int(position)
+
+
+def lost_position() -> PositionLost:
+    """The error for a position that this node will never reach."""
+    return PositionLost(
+        "this position belongs to another store or history",
+        hint="what was written at that position may be gone; read again without it",
+    )
 
 
 def format_id(id_bytes: bytes) -> str:
