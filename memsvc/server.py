@@ -280,6 +280,8 @@ class _Signals:
                     server.reload()
                 except FailedPrecondition as error:
                     log.error("not reloaded: %s", error)
+                except Exception:  # a server that runs must not end by a reload
+                    log.exception("not reloaded")
 
 
 if __name__ == "__main__":

@@ -80,18 +80,21 @@ def read_file(path: Path, into: Collected) -> None:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         into.problems.append(f"{path}: cannot be read: {reason}")
         return
-    loader = yaml.SafeLoader(text)
     try:
-        root = loader.get_single_node()
-        if root is not None:
-            _walk(loader, root, "", path, into)
+        loader = yaml.SafeLoader(text)  # refuses control characters
+        try:
+            root = loader.get_single_node()
+            if root is not None:
+                _walk(loader, root, "", path, into)
+        finally:
+            loader.dispose()
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         into.problems.append(f"{path}:{line}: not valid YAML: {error.problem}")
     except yaml.YAMLError as error:
         into.problems.append(f"{path}: not valid YAML: {error}")
-    finally:
-        loader.dispose()
+    except RecursionError:
+        into.problems.append(f"{path}: not valid YAML: nested without end")
 
 
 def _walk(
@@ -112,8 +115,13 @@ def _walk(
             into.problems.append(f"{place(origin)}: {name}: given twice")
         seen.add(name)
         if name in KEYS:
-            value = loader.construct_object(value_node, deep=True)
-            into.values[name] = Found(value, origin)
+            try:
+                value = loader.construct_object(value_node, deep=True)
+            except (ValueError, OverflowError):
+                # A date of month 99, a number of thousands of digits.
+                into.problems.append(f"{place(origin)}: {name}: no value of YAML")
+            else:
+                into.values[name] = Found(value, origin)
         elif _is_section(name):
             _walk(loader, value_node, name + ".", path, into)
         else:

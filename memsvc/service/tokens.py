@@ -131,7 +131,9 @@ def parse_tokens(text: str, source: str) -> tuple[TokenEntry, ...]:
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise TokensFileError(f"{source}:{line}: not valid YAML") from None
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError, OverflowError, RecursionError):
+        # Beside what YAML itself refuses: a date of month 99, a number of thousands of
+        # digits, nesting without end.
         raise TokensFileError(f"{source}: not valid YAML") from None
     try:
         entries = TokensFile.model_validate(document).tokens
