@@ -32,7 +32,7 @@ class Store:
             if not readonly:
                 stack.enter_context(directory_lock(data_dir))
                 self._recover_swap()
-            self.env = Env(self.path, readonly=readonly)
+            self.env = _open_unmoved(self.path) if readonly else Env(self.path, readonly=False)
             # A lambda: the environment may have been replaced by then.
             stack.callback(lambda: self.env.close())  # noqa: PLW0108
             if not readonly:
@@ -126,6 +126,18 @@ class Store:
             if leftover.exists():
                 _remove_database(leftover)
         _fsync_dir(self.data_dir)
+
+
+def _open_unmoved(path: Path) -> Env:
+    """Opens a database that another process may just be replacing. The new file with the
+    old reader table would do harm: the writer would not know of this reader, and use pages
+    again that it still reads."""
+    while True:
+        before = path.stat().st_ino
+        env = Env(path, readonly=True)
+        if path.exists() and path.stat().st_ino == before:
+            return env
+        env.close()
 
 
 def _remove_database(path: Path) -> None:

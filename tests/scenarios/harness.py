@@ -379,22 +379,29 @@ def small_disk(folder: Path, kind: str, mib: int) -> Iterator[Path]:
     point = folder / kind
     point.mkdir()
     if kind == "tmpfs":
-        done = _run("mount", "-t", "tmpfs", "-o", f"size={mib}m", "tmpfs", str(point))
+        options = f"size={mib}m,mode=1777"
+        done = _as_root("mount", "-t", "tmpfs", "-o", options, "tmpfs", str(point))
     else:
         image = folder / "disk.img"
         with image.open("wb") as file:
             file.truncate(mib << 20)
-        done = _run("mkfs.ext4", "-q", "-m", "0", str(image))
+        owner = f"root_owner={os.getuid()}:{os.getgid()}"
+        done = _run("mkfs.ext4", "-q", "-m", "0", "-E", owner, str(image))
         if not done:
-            done = _run("mount", "-o", "loop", str(image), str(point))
+            done = _as_root("mount", "-o", "loop", str(image), str(point))
     if done:
         raise OSError(done)
     try:
         yield point
     finally:
         end = time.monotonic() + 10
-        while _run("umount", str(point)) and time.monotonic() < end:
+        while _as_root("umount", str(point)) and time.monotonic() < end:
             time.sleep(0.2)
+
+
+def _as_root(*command: str) -> str:
+    """What went wrong; empty when nothing did. Uses sudo where it asks for no password."""
+    return _run(*command) if os.getuid() == 0 else _run("sudo", "-n", *command)
 
 
 def _run(*command: str) -> str:
