@@ -100,6 +100,8 @@ class Maintenance:
         self._queued: dict[str, set[int]] = {"seal": set(), "merge": set()}
         self._wishes: dict[int, _Wish] = {}
         self._compact = False
+        self.compacting = False
+        """Whether the database file is being compacted now."""
         self._busy = 0
         self._stopping = False
         self._manifest = threading.Lock()
@@ -304,6 +306,7 @@ class Maintenance:
                 self._busy += 1
             try:
                 if partition is None:
+                    self.compacting = True
                     self._compact_now()
                 else:
                     self._work(lane, partition)
@@ -317,6 +320,8 @@ class Maintenance:
                 self._again(lane, partition)
             finally:
                 with self._lock:
+                    if partition is None:
+                        self.compacting = False
                     self._busy -= 1
                     self._lock.notify_all()
 
@@ -349,7 +354,7 @@ class Maintenance:
                     job = merging.seal(partition.sealed_row, partition.next_row, least)
                 else:
                     sealed = self._sealed(snapshot, number, wish)
-                    job = merging.rewrite(sealed) or merging.merge(sealed, self.settings.seal_rows)
+                    job = merging.rewrite(sealed) or merging.merge(sealed)
                     if job is None and wish.merge_all:
                         job = merging.merge_all(sealed)
                 generations = tuple((g.number, g.dimension) for g in snapshot.generations())
