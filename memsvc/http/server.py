@@ -17,6 +17,7 @@ from typing import Any, Final
 import uvicorn
 
 from memsvc.config import Settings, parse_listen
+from memsvc.http.protocol import Protocol
 from memsvc.service.listening import ListenError, TlsFiles, tls_of
 
 START_SECONDS: Final = 10.0
@@ -73,7 +74,8 @@ class HttpServer:
         self.port = int(bound.getsockname()[1])
         config = uvicorn.Config(
             self._app,
-            http="h11",
+            http=Protocol,
+            ws="none",
             loop="asyncio",
             lifespan="off",
             log_config=None,
