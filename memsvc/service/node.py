@@ -248,7 +248,9 @@ class Node:
             }
         for partition in waiting:
             self.maintenance.look_at(partition)
-        if dirty and dirty <= now - self._purge_delay_ms() and not self.reserve.full:
+        # While one is under way, what is dirty may be what it is about to leave out.
+        may_compact = not (self.reserve.full or self.maintenance.compacting)
+        if dirty and dirty <= now - self._purge_delay_ms() and may_compact:
             self.maintenance.compact_soon()
         if self._schedule.due(self._now()):
             self.maintenance.ask(seal_min_rows=0, merge_all=True, purge=bool(dirty))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from memsvc.segments.quantise import quantise
+from tests.scenarios import harness as h
 
 LEAST_BYTES = 16
 """A pattern this long does not occur by chance."""
@@ -45,11 +45,11 @@ def of_vector(raw: np.ndarray[Any, Any]) -> Patterns:
     }
 
 
-def found_in(folder: Path, patterns: Patterns, files: Iterable[Path] | None = None) -> list[str]:
+def found_in(folder: Path, patterns: Patterns) -> list[str]:
     """ "FILE: PATTERN" of every pattern that a file holds. Files may come and go meanwhile."""
     found = []
-    for path in files if files is not None else folder.rglob("*"):
-        if path.name == "lock.mdb" or not path.is_file():
+    for path in h.files_below(folder):
+        if path.name == "lock.mdb":
             continue
         try:
             data = path.read_bytes()

@@ -14,6 +14,7 @@ import pytest
 
 from memsvc.v1 import memory_service_pb2 as pb
 from tests.scenarios import harness as h
+from tests.scenarios.disks import fill_disk, small_disk
 
 MIB = 1 << 20
 DISK_MIB = 96
@@ -26,7 +27,7 @@ KINDS = ["tmpfs", pytest.param("ext4", marks=pytest.mark.soak)]
 def disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
     """A small file system that is removed after the nodes of the test have ended."""
     try:
-        with h.small_disk(tmp_path, request.param, DISK_MIB) as point:
+        with small_disk(tmp_path, request.param, DISK_MIB) as point:
             yield point
     except OSError as error:
         pytest.skip(f"no {request.param} can be mounted here (root is needed): {error}")
@@ -66,10 +67,10 @@ def test_a_full_disk_refuses_writes_and_nothing_else(node: h.Node, disk: Path) -
     node.start()
     pid = node.pid
     early = h.fill(node, range(100))
-    h.fill_disk(disk, leave=2 * MIB)
+    fill_disk(disk, leave=2 * MIB)
     stored, error = _write_until_full(node, 1_000)
     _assert_disk_full(error)
-    h.fill_disk(disk)  # not even the reserve's room is left for long
+    fill_disk(disk)  # not even the reserve's room is left for long
     for number in range(40_000, 40_005):
         with pytest.raises(grpc.RpcError) as refused:
             h.write(node, [_big(number)])
@@ -100,7 +101,7 @@ def _accepts(node: h.Node) -> bool:
 def test_forgetting_works_on_a_full_disk(node: h.Node, disk: Path) -> None:
     node.start()
     ids = h.fill(node, range(3_000))
-    h.fill_disk(disk, leave=MIB)
+    fill_disk(disk, leave=MIB)
     _stored, error = _write_until_full(node, 10_000)
     _assert_disk_full(error)
     assert h.forget(node, ids[:1]).changed == 1
@@ -120,7 +121,7 @@ def test_a_node_starts_on_a_full_disk_and_forgets(node: h.Node, disk: Path) -> N
     assert node.stop() == 0
     reserve = node.data_dir / "reserve"
     assert reserve.stat().st_size == 4 * MIB
-    h.fill_disk(disk)
+    fill_disk(disk)
     node.start()
     assert len(h.browse(node)) == 500
     assert h.forget(node, ids[:100]).changed == 100
@@ -138,7 +139,7 @@ def test_a_segment_that_finds_no_room_is_built_later(node: h.Node, disk: Path) -
         h.write(node, items[start : start + 50])
     # The files need more than the estimate, which leaves words out: the builder runs into
     # the end of the disk in the middle of them.
-    h.fill_disk(disk, leave=700_000)
+    fill_disk(disk, leave=700_000)
     with pytest.raises(AssertionError, match="not done"):
         node.maintain(seconds=2, seal_min_rows=1)
     h.until(lambda: "No space left" in node.log_file.read_text(), what="the builder fails")
@@ -164,10 +165,10 @@ def test_a_compaction_that_finds_no_room_leaves_the_database(
     ids = list(h.browse(node))
     h.forget(node, ids[:300])
     size = node.inspect()["file_bytes"]
-    h.fill_disk(disk, leave=int(size * spare))
+    fill_disk(disk, leave=int(size * spare))
     with contextlib.suppress(AssertionError):
         node.maintain(seconds=1, purge=True)
-    h.fill_disk(disk)
+    fill_disk(disk)
     assert len(h.browse(node)) == 300
     assert node.stub().Health(pb.HealthRequest(), timeout=5).ready
     (disk / "filler").unlink()

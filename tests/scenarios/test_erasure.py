@@ -159,6 +159,25 @@ def test_the_node_erases_on_its_own_schedule(make_node: MakeNode) -> None:
     assert len(h.browse(node)) == 180
 
 
+def test_an_erasure_compacts_the_database_once(make_node: MakeNode) -> None:
+    """The node looks every second whether erased bytes wait; a compaction takes longer."""
+    node = make_node(
+        index__dimension=DIMENSION,
+        storage__seal_rows=100_000,
+        lifecycle__purge_within_hours=2 / HOUR_S,
+    ).start()
+    ids = _fill(node, range(20_000))
+    h.forget(node, [ids[7]])
+    h.until(lambda: node.inspect()["dirty_since"] == 0, 90, "the node erases", every=0.2)
+    h.until(lambda: node.inspect()["dirty_since"] == 0 and not _compacting(node), 30, "rest")
+    assert node.log_file.read_text().count("database file compacted") == 1
+
+
+def _compacting(node: h.Node) -> bool:
+    answer = node.admin().Maintain(admin_pb.MaintainRequest(wait=True), timeout=20)
+    return not answer.idle
+
+
 def test_what_is_forgotten_while_a_segment_is_built_leaves_that_segment(
     make_node: MakeNode,
 ) -> None:
