@@ -185,7 +185,8 @@ def test_ids_are_read_in_their_order_and_filters_apply(world: World, three: list
 
 def test_rank_caps_topics_and_fills_the_budget_with_whole_summaries(world: World) -> None:
     for number in range(6):
-        world.put(summary=f"x{number}", vector=vector(1), metadata={"topic": "food"})
+        food = {"topic": "food", "importance": 0.9}
+        world.put(summary=f"x{number}", vector=vector(1), metadata=food)
     for number in range(20):
         world.put(summary=f"y{number}", vector=vector(1))
     answer = world.query(vector=vector(1), rank={})["items"]
