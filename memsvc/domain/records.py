@@ -14,6 +14,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from memsvc.domain.types import STATUSES, Status
+
 FLAG_CURRENT: Final = 1
 """The row holds the current version of its memory."""
 FLAG_ERASED: Final = 2
@@ -71,6 +73,18 @@ class State(NamedTuple):
 def unpack_state(data: bytes | memoryview) -> State:
     """The state from its 76 bytes."""
     return State(*STATE_STRUCT.unpack(data))
+
+
+def status_at(status: int, expires_at: int, now_ms: int) -> Status:
+    """Status with expiry counted in (S25): one state machine for every path."""
+    if status == Status.ACTIVE and 0 < expires_at <= now_ms:
+        return Status.EXPIRED
+    return STATUSES[status]
+
+
+def current_status(state: State, now_ms: int) -> Status:
+    """``status_at`` of a record."""
+    return status_at(state.status, state.expires_at, now_ms)
 
 
 @dataclass(slots=True)

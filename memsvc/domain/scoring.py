@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from memsvc.domain.types import RankOptions
 
 TOKEN_OVERHEAD = 8
@@ -17,13 +20,23 @@ def half_life_factor(age_ms: float, half_life_ms: float) -> float:
     return float(0.5 ** (age_ms / half_life_ms))
 
 
-def effective_importance(
-    stored: float, ts: int, recalled_at: int, now_ms: int, half_life_ms: int
-) -> float:
-    """Importance after decay (S20): halves every ``half_life_ms`` since the memory arrived
-    or was last recalled (``recalled_at``), or was said again later than that (``ts``).
-    ``half_life_ms`` 0 = no decay. An imported memory does not arrive decayed."""
-    return stored * half_life_factor(now_ms - max(ts, recalled_at), half_life_ms)
+def effective_importances(
+    stored: NDArray[np.float32],
+    ts: NDArray[np.int64],
+    recalled_at: NDArray[np.int64],
+    now_ms: int,
+    half_life_ms: int,
+) -> NDArray[np.float64]:
+    """Importance after decay (S20), shape (n,) as the arguments: halves every
+    ``half_life_ms`` since a memory arrived or was last recalled (``recalled_at``), or was said
+    again later than that (``ts``). ``half_life_ms`` 0 = no decay. An imported memory does not
+    arrive decayed."""
+    values = stored.astype(np.float64)
+    if half_life_ms <= 0:
+        return values
+    ages = np.maximum(now_ms - np.maximum(ts, recalled_at), 0)
+    decayed: NDArray[np.float64] = values * np.exp2(ages / -half_life_ms)
+    return decayed
 
 
 def estimate_tokens(text: str) -> int:

@@ -25,9 +25,8 @@ from memsvc.domain.errors import (
 )
 from memsvc.domain.limits import REQUEST_ID_TTL_MS
 from memsvc.domain.log import Action, Effect, Entry, Payload, RememberedRequest
-from memsvc.domain.records import FLAG_ERASED, State
+from memsvc.domain.records import FLAG_ERASED, State, current_status
 from memsvc.domain.types import (
-    STATUSES,
     Caller,
     LateVector,
     Metadata,
@@ -420,13 +419,6 @@ class WriteDecision:
         )
         if effect.payload is not None:
             self._payloads[effect.id] = effect.payload
-
-
-def current_status(state: State, now_ms: int) -> Status:
-    """Status with expiry counted in (S25): one state machine for every path."""
-    if state.status == Status.ACTIVE and 0 < state.expires_at <= now_ms:
-        return Status.EXPIRED
-    return STATUSES[state.status]
 
 
 def unchanged_effect(state: State, row: int, action: Action) -> Effect:

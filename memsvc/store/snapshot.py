@@ -64,6 +64,12 @@ class Snapshot:
         return self._meta_int(b"epoch")
 
     @property
+    def epochs(self) -> dict[int, int]:
+        """First position of each epoch but the first."""
+        data = self._txn.get(b"epochs", db=self._t["meta"])
+        return {} if data is None else {int(e): at for e, at in json.loads(data).items()}
+
+    @property
     def time(self) -> int:
         """Time of the last entry, UTC ms."""
         return self._meta_int(b"time")
@@ -192,8 +198,15 @@ class Snapshot:
 
     def raw_texts(self, partition: int, rows: Iterable[int]) -> list[bytes | None]:
         """Stored texts of some rows, in order, for keys.text_head and keys.unpack_text."""
-        get, table, pack = self._txn.get, self._t["texts"], keys.ROW.pack
-        return [get(pack(partition, row), db=table) for row in rows]
+        pack = keys.ROW.pack
+        wanted = [pack(partition, row) for row in rows]
+        with self._txn.cursor(self._t["texts"]) as cursor:
+            # One call for all: a third of the time of as many gets.
+            found = cursor.getmulti(wanted)
+        if len(found) == len(wanted):
+            return [value for _, value in found]
+        known = dict(found)
+        return [known.get(key) for key in wanted]
 
     def text_range(self, partition: int, lo: int, hi: int) -> Iterator[tuple[int, Text]]:
         """Rows of [lo, hi) that have a text, with it."""

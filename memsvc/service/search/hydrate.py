@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from memsvc.domain.errors import InvalidArgument, Violation
-from memsvc.domain.records import FLAG_CURRENT, FLAG_ERASED, STATE_STRUCT, State
-from memsvc.domain.scoring import effective_importance
-from memsvc.domain.types import STATUSES, Hit, Include, Status
+from memsvc.domain.records import FLAG_CURRENT, FLAG_ERASED, STATE_STRUCT, State, status_at
+from memsvc.domain.scoring import effective_importances
+from memsvc.domain.types import Hit, Include
 from memsvc.service.positions import format_id
 from memsvc.service.search.scope import Reader
 from memsvc.store import keys
@@ -90,91 +90,113 @@ def hydrate(
     otherwise only what the columns may have outdated is looked at again.
     """
     hits: list[Hit] = []
-    start = 0
+    start, size = 0, limit
     while len(hits) < limit and start < len(candidates.rows):
         how.check()
-        # As many as are missing: usually every one of them passes.
-        batch = slice(start, start + max(8, limit - len(hits)))
+        # As many as are missing: usually every one of them passes. Where records are judged
+        # and few pass, ever more at a time.
+        size = max(8, limit - len(hits)) if not judge else max(size, 8) * 2
+        batch = slice(start, start + size)
         start = batch.stop
-        rows = candidates.rows[batch].tolist()
-        scores = candidates.scores[batch].tolist()
-        similarities = candidates.similarities[batch].tolist()
-        words = candidates.words[batch].tolist()
-        for row, state, text, score, similarity, word in zip(
-            rows,
-            *_records(snapshot, how.partition, rows),
-            scores,
-            similarities,
-            words,
-            strict=True,
-        ):
-            if len(hits) >= limit:
-                break
-            if state is None or text is None or not state.flags & FLAG_CURRENT:
-                continue
-            head = keys.text_head(text)
-            if not (reader.passes(head, state) if judge else reader.sees(state)):
-                continue
-            hits.append(
-                _hit(row, state, head, text, score, similarity, word, reader, how, snapshot)
-            )
-    return hits
+        hits.extend(_passing(candidates, batch, snapshot, reader, how, judge))
+    return hits[:limit]
 
 
-def _records(
-    snapshot: Snapshot, partition: int, rows: Sequence[int]
-) -> tuple[Iterator[State | None], list[bytes | None]]:
-    states = (
-        None if data is None else State._make(STATE_STRUCT.unpack(data))
-        for data in snapshot.packed_states(partition, rows)
+def _passing(
+    candidates: Candidates,
+    batch: slice,
+    snapshot: Snapshot,
+    reader: Reader,
+    how: Hydration,
+    judge: bool,
+) -> Iterator[Hit]:
+    """Hits of the candidates of a batch whose records pass. All records are read at once and
+    their fields taken apart as arrays: forty hits one by one cost twice the time."""
+    rows = candidates.rows[batch].tolist()
+    states = snapshot.raw_states(how.partition, rows)
+    texts = snapshot.raw_texts(how.partition, rows)
+    seen = reader.sees_all(states) & ((states["flags"] & FLAG_CURRENT) != 0)
+    importance = effective_importances(
+        states["importance"], states["ts"], states["recalled_at"], how.scored_at, how.half_life_ms
     )
-    return states, snapshot.raw_texts(partition, rows)
+    fields = zip(
+        rows,
+        texts,
+        seen.tolist(),
+        candidates.scores[batch].tolist(),
+        candidates.similarities[batch].tolist(),
+        candidates.words[batch].tolist(),
+        importance.tolist(),
+        # Several times faster than tolist() of the same array.
+        STATE_STRUCT.iter_unpack(states.tobytes()),
+        strict=True,
+    )
+    for row, text, visible, score, similarity, word, effective, state in fields:
+        if not visible or text is None:
+            continue
+        head = keys.text_head(text)
+        if judge and not reader.passes(head, State._make(state)):
+            continue
+        yield _hit(
+            row, state, head, text, score, similarity, word, effective, reader, how, snapshot
+        )
 
 
 def _hit(
     row: int,
-    state: State,
+    state: Sequence[Any],
     head: bytes,
     text: bytes,
     score: float,
     similarity: float,
     word: float,
+    importance: float,
     reader: Reader,
     how: Hydration,
     snapshot: Snapshot,
 ) -> Hit:
-    vector = None
+    (
+        id_bytes,
+        version,
+        status,
+        _flags,
+        _pad,
+        created_at,
+        updated_at,
+        ts,
+        expires_at,
+        _recalled,
+        stored,
+        recall_count,
+        _size,
+    ) = state
+    vector = content = None
+    size = HIT_BYTES + len(head)
     if how.include.vector:
         raw = snapshot.vector(how.generation, how.partition, row)
-        vector = None if raw is None else np.frombuffer(raw, np.float32)
-    content = keys.unpack_text(text).content if how.include.content else None
-    how.room.take(
-        HIT_BYTES
-        + len(head)
-        + (0 if content is None else len(text))
-        + (0 if vector is None else vector.nbytes)
-    )
-    status = state.status
-    if status == Status.ACTIVE and 0 < state.expires_at <= reader.now:
-        status = Status.EXPIRED
+        if raw is not None:
+            vector = np.frombuffer(raw, np.float32)
+            size += len(raw)
+    if how.include.content:
+        content = keys.unpack_text(text).content
+        size += len(text)
+    how.room.take(size)
     return Hit(
-        id=format_id(state.id),
+        id=format_id(id_bytes),
         row=row,
         head=head,
         score=score,
         similarity=None if similarity != similarity else similarity,
         keyword_score=None if word != word else word,
-        importance=effective_importance(
-            state.importance, state.ts, state.recalled_at, how.scored_at, how.half_life_ms
-        ),
-        importance_stored=state.importance,
-        ts=state.ts,
-        version=state.version,
-        status=STATUSES[status],
-        created_at=state.created_at,
-        updated_at=state.updated_at,
-        expires_at=state.expires_at,
-        recall_count=state.recall_count,
+        importance=importance,
+        importance_stored=stored,
+        ts=ts,
+        version=version,
+        status=status_at(status, expires_at, reader.now),
+        created_at=created_at,
+        updated_at=updated_at,
+        expires_at=expires_at,
+        recall_count=recall_count,
         content=content,
         vector=vector,
     )
@@ -190,4 +212,11 @@ def one(
     if not reader.passes(head, state):
         return None
     nan = float("nan")
-    return _hit(row, state, head, text, 0.0, nan, nan, reader, how, snapshot)
+    (importance,) = effective_importances(
+        np.array([state.importance], np.float32),
+        np.array([state.ts]),
+        np.array([state.recalled_at]),
+        how.scored_at,
+        how.half_life_ms,
+    ).tolist()
+    return _hit(row, state, head, text, 0.0, nan, nan, importance, reader, how, snapshot)

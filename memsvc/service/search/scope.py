@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from memsvc.domain.filters import MUTABLE_FIELDS, Condition, Filter, conditions, matches, mentions
-from memsvc.domain.records import State
+from memsvc.domain.records import State, current_status
 from memsvc.domain.types import Status
 from memsvc.segments.masks import evaluate, mask_mutable
 from memsvc.service.search.parts import Part
-from memsvc.service.writing import current_status
 from memsvc.store import heads
 from memsvc.store.snapshot import Snapshot
 
@@ -40,6 +40,17 @@ class Reader:
         """Whether the record is visible at all, filters aside."""
         active = current_status(state, self.now) is Status.ACTIVE
         return (active or self.sees_hidden) and (self.as_of is None or state.ts <= self.as_of)
+
+    def sees_all(self, states: NDArray[Any]) -> Mask:
+        """``sees`` of many states (STATE_DTYPE), bool of their shape."""
+        ends = states["expires_at"]
+        mask: Mask = states["status"] == Status.ACTIVE
+        mask &= (ends == 0) | (ends > self.now)
+        if self.sees_hidden:
+            mask[:] = True
+        if self.as_of is not None:
+            mask &= states["ts"] <= self.as_of
+        return mask
 
     def passes(self, head: bytes, state: State) -> bool:
         """The whole decision on one record."""

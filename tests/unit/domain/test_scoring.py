@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from memsvc.domain import scoring
@@ -30,8 +31,14 @@ def test_decay_counts_from_the_latest_sign_of_life(
     ts: int, recalled_at: int, expected: float
 ) -> None:
     now, half = 2 * DAY, DAY
-    found = scoring.effective_importance(0.8, ts, recalled_at, now, half)
-    assert found == pytest.approx(expected)
+    found = scoring.effective_importances(
+        np.array([0.8], np.float32), np.array([ts]), np.array([recalled_at]), now, half
+    )
+    assert found.tolist() == pytest.approx([expected])
+    undecayed = scoring.effective_importances(
+        np.array([0.8], np.float32), np.array([ts]), np.array([recalled_at]), now, 0
+    )
+    assert undecayed.tolist() == pytest.approx([0.8])
 
 
 @pytest.mark.parametrize(
