@@ -104,6 +104,8 @@ class HttpApp:
             ],
             exception_handlers={HTTPException: self._http_exception},
         )
+        # A redirect would name whatever host the caller put into the Host header.
+        self.app.router.redirect_slashes = False
 
     def _write(self, principal: Principal, body: bytes, control: Control) -> dict[str, Any]:
         request = models.read_write(body)
@@ -259,6 +261,10 @@ class HttpApp:
             watch.cancel()
 
     async def _health(self, request: Request) -> Response:
+        try:
+            self._check_host(request)
+        except MemsvcError as error:
+            return self._problem(error, request, logs.request_id(None))
         principal = self._gate.access.identify(self._token(request))
         whole = principal is not None
         return _json(render.dumps(render.health_object(self._gate.health(), whole)))
@@ -283,6 +289,7 @@ class HttpApp:
         # Scrapers can send this header and mostly no other one.
         token = bearer[7:].strip() if bearer[:7].lower() == "bearer " else self._token(request)
         try:
+            self._check_host(request)
             self._gate.access.authenticate(token)
         except MemsvcError as error:
             return self._problem(error, request, logs.request_id(None))

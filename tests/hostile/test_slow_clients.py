@@ -151,3 +151,11 @@ def test_upgrade_to_another_protocol_is_ignored(edge: Edge) -> None:
             upgrade = b"Connection: Upgrade\r\nUpgrade: %s\r\n\r\n" % name
             with connected(server, HEAD[:-2] + upgrade + BODY) as opened:
                 assert opened.recv(100).startswith(b"HTTP/1.1 200")
+
+
+def test_path_with_a_slash_too_many_redirects_nobody_to_a_host_of_the_callers(edge: Edge) -> None:
+    asked = b"POST /v1/memory/query/ HTTP/1.1\r\nHost: evil.example\r\nContent-Length: 0\r\n\r\n"
+    with http_server(edge) as server, connected(server, asked) as opened:
+        answer = opened.recv(65_536)
+    assert answer.startswith(b"HTTP/1.1 404")
+    assert b"evil" not in answer
