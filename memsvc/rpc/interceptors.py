@@ -67,6 +67,8 @@ class CallInterceptor(grpc.ServerInterceptor):
         self._tracing = tracing or NoTracing()
         self._token_key = gate.access.header.lower()
         self.draining = False
+        self.refused_at = 0.0
+        """When a call was last refused because of draining (monotonic)."""
 
     def intercept_service(
         self,
@@ -98,6 +100,7 @@ class CallInterceptor(grpc.ServerInterceptor):
 
     def _admit(self, token: str | None) -> Principal:
         if self.draining:
+            self.refused_at = time.monotonic()
             raise Unavailable(
                 "the node is shutting down",
                 reason="SHUTTING_DOWN",

@@ -40,6 +40,9 @@ IDLE_MS: Final = 300_000
 AGE_MS: Final = 3_600_000
 """A connection is replaced after this, so that load spreads over new nodes."""
 AGE_GRACE_MS: Final = 30_000
+REFUSING_S: Final = 1.0
+"""Longest time in which new calls are refused before the listener closes."""
+QUIET_S: Final = 0.1
 METADATA_BYTES: Final = 16_384
 
 _log = logging.getLogger("memsvc.rpc")
@@ -159,9 +162,8 @@ class RpcServer:
         ``grace_seconds``. Returns whether all of them finished. The pool stays open."""
         until = time.monotonic() + grace_seconds
         self.drain()
-        stopped = self._server.stop(grace_seconds)
-        # Calls that come on connections which have not heard of the end yet.
-        self._interceptor.draining = True
+        self._refuse_for(min(REFUSING_S, grace_seconds / 4))
+        stopped = self._server.stop(max(0.0, until - time.monotonic()))
         in_time = stopped.wait(grace_seconds + 5.0)
         # Handlers of calls that were broken off notice it by their Control.
         while self._pool.pending and time.monotonic() < until:
@@ -171,6 +173,18 @@ class RpcServer:
         if not finished:
             _log.warning("%d calls were broken off at the end", self._pool.pending)
         return finished
+
+
+    def _refuse_for(self, most_seconds: float) -> None:
+        """Answers new calls UNAVAILABLE until none has come for a moment. A call that arrives
+        while the library closes is answered CANCELLED by it, which no client repeats."""
+        self._interceptor.draining = True
+        started = now = time.monotonic()
+        while now - started < most_seconds:
+            if now - max(started, self._interceptor.refused_at) > QUIET_S:
+                return
+            time.sleep(0.01)
+            now = time.monotonic()
 
 
 def _channel_options(options: RpcOptions) -> list[tuple[str, int]]:
