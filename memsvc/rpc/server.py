@@ -41,8 +41,9 @@ AGE_MS: Final = 3_600_000
 """A connection is replaced after this, so that load spreads over new nodes."""
 AGE_GRACE_MS: Final = 30_000
 REFUSING_S: Final = 1.0
-"""Longest time in which new calls are refused before the listener closes."""
+"""Longest time in which new calls are refused before the listener closes, when none runs."""
 QUIET_S: Final = 0.1
+"""Time without a new call after which it closes."""
 METADATA_BYTES: Final = 16_384
 
 _log = logging.getLogger("memsvc.rpc")
@@ -162,7 +163,7 @@ class RpcServer:
         ``grace_seconds``. Returns whether all of them finished. The pool stays open."""
         until = time.monotonic() + grace_seconds
         self.drain()
-        self._refuse_for(min(REFUSING_S, grace_seconds / 4))
+        self._refuse(until)
         stopped = self._server.stop(max(0.0, until - time.monotonic()))
         in_time = stopped.wait(grace_seconds + 5.0)
         # Handlers of calls that were broken off notice it by their Control.
@@ -175,13 +176,15 @@ class RpcServer:
         return finished
 
 
-    def _refuse_for(self, most_seconds: float) -> None:
-        """Answers new calls UNAVAILABLE until none has come for a moment. A call that arrives
-        while the library closes is answered CANCELLED by it, which no client repeats."""
+    def _refuse(self, until: float) -> None:
+        """Answers new calls UNAVAILABLE until those that run have finished and none has come
+        for a moment. A call that arrives while the library closes is answered CANCELLED by
+        it, which no client repeats."""
         self._interceptor.draining = True
         started = now = time.monotonic()
-        while now - started < most_seconds:
-            if now - max(started, self._interceptor.refused_at) > QUIET_S:
+        while now < until:
+            quiet = now - max(started, self._interceptor.refused_at) > QUIET_S
+            if not self._pool.pending and (quiet or now - started > REFUSING_S):
                 return
             time.sleep(0.01)
             now = time.monotonic()
