@@ -90,7 +90,7 @@ class Server:
         self._tracing = traces.start(settings.telemetry.otlp_endpoint, memsvc.__version__)
         gate = Gate(
             NodeApi(self.node),
-            access=Access(self._tokens, header=settings.auth.token_header),
+            access=Access(self._tokens, header=settings.auth.token_header, now_ms=self.node.clock),
             limiter=self._limiter,
             metrics=self.metrics,
             admin=AdminService(self.node, self.reload),
@@ -141,12 +141,8 @@ class Server:
 
     @property
     def alive(self) -> bool:
-        """Whether the process does its work; asks the store, so a hang shows. A process
-        that is stopping in good order is alive."""
-        if self._stopping.is_set():
-            return True
-        with self.node.store.read() as snapshot:
-            return snapshot.position >= 0
+        """Whether the process does its work. One that is stopping in good order is alive."""
+        return self._stopping.is_set() or self.node.alive
 
     def stop(self, grace_seconds: float | None = None) -> None:
         """Finishes or refuses every call, then closes the store."""

@@ -144,11 +144,20 @@ class RpcServer:
                 self._health.set(service, status.SERVING if ready else status.NOT_SERVING)
 
     def follow_health(self, interval_seconds: float = 1.0) -> None:
-        """Keeps ``set_ready`` at what the node says of itself, until the server drains."""
+        """Keeps ``set_ready`` at what the node says of itself, until the server drains. A
+        node that cannot say is not ready."""
 
         def follow() -> None:
+            failing = False
             while not self._drained.wait(interval_seconds):
-                self.set_ready(self._gate.health().ready)
+                try:
+                    ready, failed = self._gate.health().ready, False
+                except Exception:
+                    if not failing:  # told once, not every second
+                        _log.exception("the node could not tell whether it is ready")
+                    ready, failed = False, True
+                failing = failed
+                self.set_ready(ready)
 
         self.set_ready(self._gate.health().ready)
         threading.Thread(target=follow, name="memsvc-readiness", daemon=True).start()

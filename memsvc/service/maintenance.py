@@ -8,14 +8,15 @@ removed at the next start. See DESIGN.md.
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
+import re
 import shutil
 import threading
 import time
-from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -26,10 +27,11 @@ from memsvc.domain.merging import Job, Sealed
 from memsvc.segments.build import BuildSpec, estimate_bytes
 from memsvc.segments.errors import Damage
 from memsvc.segments.files import TEMPORARY_SUFFIX
-from memsvc.segments.segment import set_aside, verify
 from memsvc.service.builder import Builder, BuilderFailed
 from memsvc.service.compaction import CompactionFailed, compact
+from memsvc.service.damage import Damages
 from memsvc.service.search.registry import Views, partition_dir
+from memsvc.service.workqueue import COMPACT, LANES, Wish, WorkQueue
 from memsvc.store.keys import Partition, name_key
 from memsvc.store.snapshot import Snapshot
 from memsvc.store.store import Store
@@ -47,6 +49,7 @@ LOOK_EVERY: Final = 1_000
 CHANGES_MAX: Final = 20_000
 """Changes since a segment was built at which it is written anew, so that opening it stays
 quick."""
+_PARTITION: Final = re.compile("[0-9a-f]{8}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +62,6 @@ class IndexSettings:
     attributes: tuple[str, ...]
     seal_rows: int
     graph_min_rows: int = 10_000
-
-
-@dataclass(slots=True)
-class _Wish:
-    """Maintenance that was asked for: by an operator, the schedule, or erasure. ``asked``
-    counts the times, so that what was asked for meanwhile is not taken for done."""
-
-    seal_min_rows: int = 0
-    merge_all: bool = False
-    purge: bool = False
-    asked: int = 0
 
 
 class Maintenance:
@@ -95,23 +87,16 @@ class Maintenance:
         self._clock = clock
         self._purge_delay_ms = purge_delay_ms
         self._on_built = on_built
-        self._lock = threading.Condition()
-        self._due: dict[str, deque[int]] = {"seal": deque(), "merge": deque()}
-        self._queued: dict[str, set[int]] = {"seal": set(), "merge": set()}
-        self._wishes: dict[int, _Wish] = {}
-        self._compact = False
-        self.compacting = False
-        """Whether the database file is being compacted now."""
-        self._busy = 0
+        self._queue = WorkQueue()
+        self.damages = Damages(store, views, self.look_at)
         self._stopping = False
         self._manifest = threading.Lock()
-        self._number = 0
+        self._numbers_given = itertools.count(1)
         self._commits: dict[int, int] = {}
-        self._damaged: dict[tuple[int, str], set[str]] = {}
-        self._builders = {lane: builders(store.data_dir) for lane in self._due}
+        self._builders = {lane: builders(store.data_dir) for lane in LANES}
         self._threads = [
             threading.Thread(target=self._run, args=(lane,), name=f"memsvc-{lane}", daemon=True)
-            for lane in self._due
+            for lane in LANES
         ]
         # A hundred thousand partitions take a second to look through; nobody waits for it.
         self._threads.append(
@@ -123,6 +108,7 @@ class Maintenance:
         self._remove_orphans()
         for thread in self._threads:
             thread.start()
+        self.damages.start()
 
     def _survey(self) -> None:
         """Finds what a stop or a crash left undone."""
@@ -148,9 +134,9 @@ class Maintenance:
 
     def stop(self) -> None:
         """Ends at once; unfinished builds are begun again at the next start."""
-        with self._lock:
-            self._stopping = True
-            self._lock.notify_all()
+        self._stopping = True
+        self._queue.stop()
+        self.damages.stop()
         for builder in self._builders.values():
             builder.stop()
         for thread in self._threads:
@@ -161,12 +147,7 @@ class Maintenance:
 
     def look_at(self, partition: int) -> None:
         """A partition changed: see whether it needs anything."""
-        with self._lock:
-            for lane, queued in self._queued.items():
-                if partition not in queued:
-                    queued.add(partition)
-                    self._due[lane].append(partition)
-            self._lock.notify_all()
+        self._queue.add(partition)
 
     def grown(self, partition: int, tail_rows: int) -> None:
         """Told after each commit; cheap unless there may be something to do."""
@@ -177,11 +158,7 @@ class Maintenance:
             self._commits.pop(partition, None)
             self.look_at(partition)
         if tail_rows >= self.settings.seal_rows:
-            with self._lock:
-                if partition not in self._queued["seal"]:
-                    self._queued["seal"].add(partition)
-                    self._due["seal"].append(partition)
-                    self._lock.notify_all()
+            self._queue.add(partition, "seal")
 
     def ask(self, *, seal_min_rows: int, merge_all: bool, purge: bool) -> int:
         """Maintenance by hand or by schedule. Returns the partitions that were queued."""
@@ -191,160 +168,85 @@ class Maintenance:
                 or (bool(seal_min_rows) and p.next_row - p.sealed_row >= seal_min_rows)
             )
         )
-        if numbers:
-            with self._lock:
-                for number in numbers:
-                    wish = self._wishes.setdefault(number, _Wish())
-                    wish.seal_min_rows = seal_min_rows or wish.seal_min_rows
-                    wish.merge_all = wish.merge_all or merge_all
-                    wish.purge = wish.purge or purge
-                    wish.asked += 1
-            for number in numbers:
-                self.look_at(number)
+        self._queue.ask(numbers, seal_min_rows=seal_min_rows, merge_all=merge_all, purge=purge)
         if purge:
-            self.compact_soon()
+            self.compact_soon(self._erasing(numbers))
         return len(numbers)
 
-    def compact_soon(self) -> None:
-        """Compacts the database file once the segments are rid of erased rows."""
-        with self._lock:
-            self._compact = True
-            self._lock.notify_all()
+    def _erasing(self, numbers: list[int]) -> list[int]:
+        """Those with erased rows that their segments may still hold."""
+        with self._store.read() as snapshot:
+            if not snapshot.count("erasures"):
+                return []
+            return [n for n in numbers if next(snapshot.erasures_of(n), None) is not None]
+
+    def compact_soon(self, erasing: Iterable[int] = ()) -> None:
+        """Compacts the database file once the segments of ``erasing`` are rid of erased
+        rows, or that has been tried; other work does not hold it up."""
+        self._queue.compact(erasing)
 
     def wait_idle(self, seconds: float) -> bool:
         """Whether everything was done within the time."""
-        until = time.monotonic() + seconds
-        with self._lock:
-            while self._pending():
-                left = until - time.monotonic()
-                if left <= 0:
-                    return False
-                self._lock.wait(min(left, 0.1))
-        return True
-
-    def _pending(self) -> int:
-        return sum(map(len, self._due.values())) + self._busy + self._compact
+        return self._queue.wait_idle(seconds)
 
     @property
     def waiting(self) -> int:
         """Jobs that wait."""
-        return sum(map(len, self._due.values())) + int(self._compact)
+        return self._queue.waiting
 
     @property
     def running(self) -> int:
         """Jobs that run."""
-        return self._busy
+        return self._queue.running
+
+    @property
+    def compacting(self) -> bool:
+        """Whether the database file is being compacted now."""
+        return self._queue.compacting
+
+    @property
+    def damaged_files(self) -> int:
+        """Files set aside and not yet replaced."""
+        return self.damages.files
+
+    def on_damage(self, meta: SegmentMeta, damages: tuple[Damage, ...]) -> None:
+        """Sets damaged files aside and has the segment built anew."""
+        self.damages.found(meta, damages)
+
+    def scrub(self) -> int:
+        """Reads every segment file whole, at once; returns how many were damaged."""
+        return self.damages.scrub()
 
     @property
     def builder_pids(self) -> list[int]:
         """Processes that build."""
         return [b.pid for b in self._builders.values() if b.pid is not None]
 
-    # -- damage ------------------------------------------------------------------------
-
-    @property
-    def damaged_files(self) -> int:
-        """Files set aside and not yet replaced."""
-        return sum(map(len, self._damaged.values()))
-
-    def on_damage(self, meta: SegmentMeta, damages: tuple[Damage, ...]) -> None:
-        """Sets damaged files aside and has the segment built anew."""
-        root = partition_dir(self._store.data_dir, meta.partition)
-        with self._lock:
-            known = self._damaged.setdefault((meta.partition, meta.name), set())
-            fresh = [d for d in damages if d.file.name not in known]
-            known.update(d.file.name for d in fresh)
-        if not self._still_there(meta):
-            # Replaced meanwhile: a reader of an older snapshot came upon what is left of it.
-            with self._lock:
-                self._damaged.pop((meta.partition, meta.name), None)
-            return
-        for damage in fresh:
-            log.error(
-                "segment %s: %s: %s; set aside, will be built anew",
-                meta.name,
-                damage.file.name,
-                damage.reason,
-            )
-            set_aside(root, meta, damage.file)
-        if fresh:
-            self.look_at(meta.partition)
-
-    def scrub(self) -> int:
-        """Reads every segment file whole; returns how many were damaged."""
-        with self._store.read() as snapshot:
-            metas = list(snapshot.all_segments())
-        found = 0
-        for meta in metas:
-            damages = verify(partition_dir(self._store.data_dir, meta.partition), meta)
-            if damages and self._still_there(meta):
-                found += len(damages)
-                self.on_damage(meta, tuple(damages))
-                self._views.drop(meta.partition)
-        return found
-
-    def _still_there(self, meta: SegmentMeta) -> bool:
-        with self._store.read() as snapshot:
-            return any(s.name == meta.name for s in snapshot.segments(meta.partition))
-
     # -- the lanes ---------------------------------------------------------------------
 
     def _run(self, lane: str) -> None:
-        while True:
-            with self._lock:
-                while not self._due[lane] and not (lane == "merge" and self._may_compact()):
-                    if self._stopping:
-                        return
-                    self._lock.wait(1.0)
-                if self._stopping:
-                    return
-                partition = self._due[lane].popleft() if self._due[lane] else None
-                if partition is not None:
-                    self._queued[lane].discard(partition)
-                else:
-                    self._compact = False
-                self._busy += 1
+        while (number := self._queue.take(lane)) is not None:
+            what = "the database" if number == COMPACT else f"partition {number}"
+            again_s: float | None = RETRY_S
             try:
-                if partition is None:
-                    self.compacting = True
+                if number == COMPACT:
                     self._compact_now()
                 else:
-                    self._work(lane, partition)
+                    self._work(lane, number)
+                again_s = None
             except (BuilderFailed, CompactionFailed, OSError) as error:
                 if not self._stopping:
-                    log.warning("%s of partition %s failed: %s", lane, partition, error)
+                    log.warning("%s of %s failed: %s", lane, what, error)
                     self._on_built(False)
-                    self._again(lane, partition)
             except Exception:
-                log.exception("%s of partition %s failed", lane, partition)
-                self._again(lane, partition)
+                log.exception("%s of %s failed", lane, what)
             finally:
-                with self._lock:
-                    if partition is None:
-                        self.compacting = False
-                    self._busy -= 1
-                    self._lock.notify_all()
-
-    def _may_compact(self) -> bool:
-        # Not while segments wait to be rid of erased rows. Sealing may go on: under steady
-        # writes there is always something to seal, and erasure must come all the same.
-        return self._compact and not self._due["merge"]
-
-    def _again(self, lane: str, partition: int | None) -> None:
-        time.sleep(0 if self._stopping else RETRY_S)
-        with self._lock:
-            if partition is None:
-                self._compact = True
-            elif partition not in self._queued[lane]:
-                self._queued[lane].add(partition)
-                self._due[lane].append(partition)
+                self._queue.finished(lane, number, again_s)
 
     def _work(self, lane: str, number: int) -> None:
         """Does the jobs of a partition until it is in order."""
         while not self._stopping:
-            with self._lock:
-                wish = replace(self._wishes.get(number, _Wish()))
-                sealing = bool(wish.seal_min_rows) or number in self._queued["seal"]
+            wish, sealing = self._queue.wish(number)
             with self._store.read() as snapshot:
                 partition = snapshot.partition_number(number)
                 if partition is None:
@@ -365,36 +267,17 @@ class Maintenance:
                 # Segments that are older than the changes keep them (see swap_segments).
                 self._prune(number, partition.position)
             if job is None:
-                self._done(lane, number, wish.asked, sealing)
+                self._queue.fulfilled(lane, number, wish.asked, sealing)
                 return
             self._build(lane, number, job, generations)
             if lane == "seal" and wish.seal_min_rows:
                 # The rows of when it was asked for; under steady writes there are always more.
-                self._done(lane, number, wish.asked, sealing)
+                self._queue.fulfilled(lane, number, wish.asked, sealing)
 
     def _prune(self, number: int, upto: int) -> None:
         self._writer.run(lambda txn: txn.prune_changes(number, upto))
 
-    def _done(self, lane: str, number: int, asked: int, sealing: bool) -> None:
-        """Strikes off what was asked for; ``asked`` and ``sealing`` as they were before the
-        lane looked and found nothing left to do."""
-        with self._lock:
-            wish = self._wishes.get(number)
-            if wish is None or wish.asked != asked:
-                return
-            if lane == "seal":
-                wish.seal_min_rows = 0
-                if wish.merge_all and number not in self._queued["merge"]:
-                    # What has been sealed is to be merged too.
-                    self._queued["merge"].add(number)
-                    self._due["merge"].append(number)
-                    self._lock.notify_all()
-            elif not (wish.merge_all and sealing):
-                wish.merge_all = wish.purge = False
-            if not (wish.seal_min_rows or wish.merge_all or wish.purge):
-                self._wishes.pop(number, None)
-
-    def _sealed(self, snapshot: Snapshot, number: int, wish: _Wish) -> list[Sealed]:
+    def _sealed(self, snapshot: Snapshot, number: int, wish: Wish) -> list[Sealed]:
         """The segments as the policy sees them."""
         erased = [
             row
@@ -403,7 +286,7 @@ class Maintenance:
         ]
         found = []
         for meta in snapshot.segments(number):
-            must = (number, meta.name) in self._damaged or any(
+            must = self.damages.of(number, meta.name) or any(
                 meta.row_lo <= row < meta.row_hi for row in erased
             )
             changes = snapshot.count_changes(number, meta.position, CHANGES_MAX + 1)
@@ -465,9 +348,12 @@ class Maintenance:
         with self._manifest:
             swapped = self._writer.run(lambda txn: txn.swap_segments(number, job.replaces, meta))
         if swapped:
-            with self._lock:
-                for name in job.replaces:
-                    self._damaged.pop((number, name), None)
+            self.damages.replaced(number, job.replaces)
+            # The next query should not be the one to map the new files, and a view that no
+            # query asks for must not keep the old ones on the disk.
+            settle = getattr(self._views, "settle", None)
+            if settle is not None:
+                settle(number)
             # Views that still search them have the files mapped; the space is freed when
             # the last one is gone.
             for name in job.replaces:
@@ -475,9 +361,8 @@ class Maintenance:
         return swapped
 
     def _spec(self, number: int, job: Job, generations: tuple[tuple[int, int], ...]) -> BuildSpec:
-        with self._lock:
-            self._number += 1
-            name = f"{job.row_lo:012x}-{job.row_hi:012x}-{self._clock():x}-{self._number}"
+        given = next(self._numbers_given)
+        name = f"{job.row_lo:012x}-{job.row_hi:012x}-{self._clock():x}-{given}"
         s = self.settings
         return BuildSpec(
             name=name,
@@ -507,9 +392,11 @@ class Maintenance:
             return
         with self._store.read() as snapshot:
             for folder in top.iterdir():
-                number = int(folder.name, 16)
-                named = {s.name for s in snapshot.segments(number)}
+                # Others put things here too: lost+found, .DS_Store.
+                if not _PARTITION.fullmatch(folder.name) or not folder.is_dir():
+                    continue
+                named = {s.name for s in snapshot.segments(int(folder.name, 16))}
                 for child in folder.iterdir():
-                    if child.name not in named:
+                    if child.name not in named and child.is_dir():
                         log.info("removing %s, left by an unfinished build", child)
                         shutil.rmtree(child, ignore_errors=True)

@@ -11,13 +11,13 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import memsvc
 from memsvc.config import Settings
-from memsvc.domain.errors import MemsvcError
 from memsvc.domain.types import (
     Degraded,
     DegradedLevel,
@@ -29,6 +29,7 @@ from memsvc.segments.costs import measure_costs
 from memsvc.service import sweeper
 from memsvc.service.builder import Builder
 from memsvc.service.degradation import Degradation
+from memsvc.service.erasures import Erasures
 from memsvc.service.maintenance import IndexSettings, Maintenance
 from memsvc.service.memory import (
     CallSettings,
@@ -56,7 +57,10 @@ log = logging.getLogger(__name__)
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
 RECALL_FLUSH_S = 5.0
-SCRUB_EVERY_S = 24 * 3_600.0
+SILENT_S = 60.0
+"""Longest time between two signs of life of upkeep; a slow disk takes seconds."""
+HELD_UP_S = 600.0
+"""The same while the database file is compacted."""
 
 
 def system_clock() -> int:
@@ -86,16 +90,14 @@ class Node:
         self.clock = clock
         self.metrics = metrics or Metrics()
         check_index(settings)
-        self.store = Store(settings.storage.data_dir, new_id=lambda: random(16))
-        try:
-            self._open(settings, random, builders)
-        except BaseException:
-            self.store.close()
-            raise
         self._stopping = threading.Event()
         self._stopped = False
         self._ready = True
-        self.maintenance.start()
+        with ExitStack() as undo:
+            self._open(settings, random, builders, undo)
+            self.maintenance.start()
+            undo.pop_all()
+        self._ticked = time.monotonic()
         self._ticker = threading.Thread(target=self._tick_loop, name="memsvc-upkeep", daemon=True)
         if upkeep:
             self._ticker.start()
@@ -105,7 +107,11 @@ class Node:
         settings: Settings,
         random: Callable[[int], bytes],
         builders: Callable[[Path], Builder],
+        undo: ExitStack,
     ) -> None:
+        """``undo`` closes again what was opened, when the rest of the start fails."""
+        self.store = Store(settings.storage.data_dir, new_id=lambda: random(16))
+        undo.callback(self.store.close)
         with self.store.read() as snapshot:
             position = snapshot.position
         self.progress = Progress(position)
@@ -119,17 +125,14 @@ class Node:
             on_commit=self._committed,
             on_full=self.reserve.give_up,
         )
+        undo.callback(self.writer.stop)
         with self.store.read() as snapshot:
             known = snapshot.generations()
         if not known:
             entry = start_generation(settings.index.embedding, settings.index.dimension)
             self.writer.run(lambda txn: txn.append(entry))
         self.generations = Generations(self.store)
-        try:
-            check_generation(settings, self.generations.default)
-        except MemsvcError:
-            self.writer.stop()
-            raise
+        check_generation(settings, self.generations.default)
         self.degradation = Degradation()
         self.recalls = RecallBuffer()
         self.views = Views(
@@ -153,6 +156,9 @@ class Node:
             on_built=self.metrics.built,
             builders=builders,
         )
+        undo.callback(self.maintenance.stop)
+        self._erasures = Erasures(self.store)
+        self._overdue = ""
         self.views.on_damage = self.maintenance.on_damage
         self.searcher = Searcher(self.views, _search_settings(settings), CostBook(measure_costs()))
         self.memory = MemoryService(
@@ -221,17 +227,14 @@ class Node:
     # -- upkeep ------------------------------------------------------------------------
 
     def _tick_loop(self) -> None:
-        next_recalls = next_scrub = time.monotonic()
-        next_scrub += SCRUB_EVERY_S
+        next_recalls = time.monotonic()
         while not self._stopping.wait(1.0):
             try:
+                self._ticked = time.monotonic()
                 self.tick()
                 if time.monotonic() >= next_recalls:
                     next_recalls = time.monotonic() + RECALL_FLUSH_S
                     self._flush_recalls()
-                if time.monotonic() >= next_scrub:
-                    next_scrub = time.monotonic() + SCRUB_EVERY_S
-                    self.maintenance.scrub()
             except Exception:
                 log.exception("upkeep failed; it is tried again in a second")
 
@@ -240,24 +243,41 @@ class Node:
         self.reserve.check()
         self.store.reader_check()
         self.sweep()
-        now = self.clock()
+        now, delay = self.clock(), self._purge_delay_ms()
+        self._erasures.look(now, delay)
         with self.store.read() as snapshot:
             dirty = snapshot.dirty_since
-            waiting = {
-                p for p, _row, _pos, at in snapshot.erasures() if at <= now - self._purge_delay_ms()
-            }
+        waiting = self._erasures.due(now - delay)
         for partition in waiting:
             self.maintenance.look_at(partition)
         # While one is under way, what is dirty may be what it is about to leave out.
         may_compact = not (self.reserve.full or self.maintenance.compacting)
-        if dirty and dirty <= now - self._purge_delay_ms() and may_compact:
-            self.maintenance.compact_soon()
+        if dirty and dirty <= now - delay and may_compact:
+            self.maintenance.compact_soon(waiting)
+        self._check_overdue(now, dirty)
         if self._schedule.due(self._now()):
             self.maintenance.ask(seal_min_rows=0, merge_all=True, purge=bool(dirty))
         damaged = self.maintenance.damaged_files
         self.degradation.check(
             Degraded(DegradedLevel.NO_VECTORS, "SEGMENT_DAMAGED") if damaged else Degraded()
         )
+
+    def _check_overdue(self, now: int, dirty: int) -> None:
+        """Notices erased memories that are still in files after the time that is promised."""
+        hours = self.settings.lifecycle.purge_within_hours
+        oldest = min((at for at in (self._erasures.oldest, dirty) if at), default=now)
+        where = "segment files" if oldest == self._erasures.oldest else "the database file"
+        before = self._overdue
+        self._overdue = ""
+        if now - oldest > hours * HOUR_MS:
+            self._overdue = (
+                f"erasure is overdue: {where} hold what was erased {(now - oldest) / HOUR_MS:.1f} "
+                f"hours ago, lifecycle.purge_within_hours is {hours:g}"
+            )
+        if self._overdue and not before:
+            log.error("%s; the log tells why builds or compaction failed", self._overdue)
+        elif before and not self._overdue:
+            log.warning("no erasure is overdue any more")
 
     def sweep(self) -> None:
         """Expires, truncates and forgets what is due."""
@@ -282,6 +302,7 @@ class Node:
             more = wanted
             while more and not self._stopping.is_set():
                 more = self.writer.run(step).more
+                self._ticked = time.monotonic()
 
     def _flush_recalls(self) -> None:
         for decision in self.recalls.decisions():
@@ -294,6 +315,16 @@ class Node:
         """Whether the node takes calls."""
         return self._ready
 
+    @property
+    def alive(self) -> bool:
+        """Whether the threads that everything depends on do their work. Waits for nothing:
+        not even while the database file is about to be replaced, which a long read can
+        hold up, together with every other call."""
+        if not self.writer.alive or not self._ticker.is_alive():
+            return False
+        most = HELD_UP_S if self.maintenance.compacting else SILENT_S
+        return time.monotonic() - self._ticked < most
+
     def drain(self) -> None:
         """Says that the node is about to stop."""
         self._ready = False
@@ -303,6 +334,8 @@ class Node:
         reasons = [] if self._ready else ["stopping"]
         if self.reserve.full:
             reasons.append("the disk is full: writes are refused")
+        if self._overdue:
+            reasons.append(self._overdue)
         with self.store.read() as snapshot:
             position = format_position(snapshot.store_id, snapshot.epoch, snapshot.position)
             facts = StoreFacts(

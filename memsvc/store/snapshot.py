@@ -374,6 +374,17 @@ class Snapshot:
                         return
                     yield int.from_bytes(key[4:], "big"), value
 
+    def next_erasure(self, after: int) -> tuple[int, int] | None:
+        """The next partition after ``after`` with erased rows that its segments may still
+        hold, and the time of the oldest of these; None when there is no other."""
+        with self._txn.cursor(self._t["erasures"]) as cursor:
+            if not cursor.set_range((after + 1).to_bytes(4, "big")):
+                return None
+            prefix = cursor.key()[:4]
+        # The time, big-endian, is the second half of a value.
+        oldest = min(value[8:] for _, value in self._prefix("erasures", prefix))
+        return int.from_bytes(prefix, "big"), int.from_bytes(oldest, "big")
+
 
 class _Peekable(Generic[T]):
     """Walks (row, value) pairs that are sorted by row, beside another walk."""

@@ -104,6 +104,11 @@ class Writer:
         """Items that wait."""
         return self._queued
 
+    @property
+    def alive(self) -> bool:
+        """Whether the thread that writes runs."""
+        return self._thread.is_alive()
+
     def submit(
         self,
         decide: Callable[[WriteTxn], T],
