@@ -61,13 +61,13 @@ class Storage(Section):
     wal_sync: Literal["always", "every_1000ms"] = key(
         "always",
         "always: a write is acknowledged when it is on disk. every_1000ms: it is acknowledged "
-        "when queued and put on disk each second, so a crash loses up to that second.",
+        "when it is applied, and put on disk each second, so a crash loses up to that second.",
         reload=False,
     )
     log_retention_days: int = key(
         7,
-        "Age at which the payloads of log entries are dropped. A replica that was away for "
-        "longer starts again from a snapshot. Headers, which are the audit trail, stay.",
+        "Age at which the payloads of log entries are dropped. Headers, which are the audit "
+        "trail, stay.",
         reload=True,
         unit="days",
         ge=1,
@@ -75,21 +75,24 @@ class Storage(Section):
     )
     max_bytes: int = key(
         0,
-        "Size of the data directory past which a Write is refused with RESOURCE_EXHAUSTED; "
-        "Forget still works. 0: until the disk is full.",
+        "Accounted bytes of records and vectors past which a Write is refused with "
+        "RESOURCE_EXHAUSTED; Forget still works. Segments and free pages of the database are "
+        "not counted: the data directory is larger. 0: until the disk is full.",
         reload=True,
         unit="bytes",
         ge=0,
     )
     snapshot_dir: str = key(
         "",
-        "Directory of the snapshots. Better on another disk. Empty: snapshots in storage.data_dir.",
+        "Not in 0.1: accepted, without effect. Directory of the snapshots. Empty: snapshots in "
+        "storage.data_dir.",
         reload=True,
         expects="a path, or empty",
     )
     snapshot_interval_min: int = key(
         30,
-        "Time between snapshots. 0: none are made by themselves.",
+        "Not in 0.1: accepted, without effect. Time between snapshots. 0: none are made by "
+        "themselves.",
         reload=True,
         unit="minutes",
         ge=0,
@@ -97,7 +100,7 @@ class Storage(Section):
     )
     snapshot_keep: int = key(
         3,
-        "Snapshots kept; older ones are deleted.",
+        "Not in 0.1: accepted, without effect. Snapshots kept; older ones are deleted.",
         reload=True,
         unit="snapshots",
         ge=1,
@@ -144,8 +147,9 @@ class Index(Section):
     type: Literal["hnsw"] = key("hnsw", "Kind of graph. Only hnsw exists.", reload=False)
     dimension: int = key(
         1536,
-        "Numbers in a vector; that of the embedding model. A store keeps the value it was made "
-        "with, and a Write of another length is refused. Changing it takes a rebuild.",
+        "Numbers in a vector; that of the embedding model. Fixed for a store when it is made: "
+        "a Write of another length is refused, and a node with another value does not start. "
+        "Another dimension needs another storage.data_dir.",
         reload=False,
         unit="numbers",
         ge=1,
@@ -157,7 +161,7 @@ class Index(Section):
     m: int = key(
         16,
         "Links of a row in the graph. More: better recall, more memory, slower building. "
-        "Changing it takes a rebuild.",
+        "Applies to segments built from then on.",
         reload=False,
         unit="links",
         ge=2,
@@ -296,8 +300,8 @@ class Lifecycle(Section):
     )
     cold_archive_after_days: int = key(
         120,
-        "Age at which memories move to segments that are not kept in memory; they are still "
-        "found, a little slower. 0: they never move.",
+        "Not in 0.1: accepted, without effect. Age at which memories move to segments that are "
+        "not kept in memory. 0: they never move.",
         reload=True,
         unit="days",
         ge=0,
@@ -305,8 +309,8 @@ class Lifecycle(Section):
     )
     purge_within_hours: float = key(
         24.0,
-        "Time within which a forgotten memory has left every file: records, log, segments and "
-        "snapshots. It is invisible at once in any case. Fractions are allowed: 0.5 is half an "
+        "Time within which a forgotten memory has left every file: records, log and segments. "
+        "It is invisible at once in any case. Fractions are allowed: 0.5 is half an "
         "hour. The shorter, the more often segments and database are rewritten.",
         reload=True,
         unit="hours",

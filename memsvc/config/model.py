@@ -41,6 +41,15 @@ class Settings(Section):
 KEYS: dict[str, KeyInfo] = {info.name: info for info in iter_keys(Settings)}
 """Every setting by its dotted name, in the order of declaration."""
 
+WITHOUT_EFFECT = (
+    "storage.snapshot_dir",
+    "storage.snapshot_interval_min",
+    "storage.snapshot_keep",
+    "lifecycle.cold_archive_after_days",
+    "node.role",
+)
+"""Settings that 0.1 accepts and does nothing with. Their descriptions say so too."""
+
 
 def value_of(settings: Settings, name: str) -> object:
     """The value of a dotted key; KeyError for a name that is not in `KEYS`."""
@@ -82,7 +91,7 @@ def contradictions(settings: Settings) -> Iterator[tuple[str, str]]:
 
 
 def warnings(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Yield (key, what to know) for values that work but are risky."""
+    """Yield (key, what to know) for values that work but are risky, or do nothing."""
     server = settings.server
     open_to = [
         f"server.{name}"
@@ -96,3 +105,6 @@ def warnings(settings: Settings) -> Iterator[tuple[str, str]]:
             yield name, "tokens cross the network unencrypted: server.tls is not set"
     if settings.storage.wal_sync != "always":
         yield "storage.wal_sync", "a crash may lose up to a second of acknowledged writes"
+    for name in WITHOUT_EFFECT:
+        if value_of(settings, name) != KEYS[name].default:
+            yield name, "not in 0.1: accepted, without effect"

@@ -194,8 +194,8 @@ class Node(Section):
 
     role: Literal["standalone", "primary", "replica"] = key(
         "standalone",
-        "standalone: serves alone. primary: also streams its log to read replicas. replica: "
-        "follows a primary and serves reads; `memsvc serve` does not start in this role.",
+        "standalone: serves alone. primary: not in 0.1: accepted, without effect; the node "
+        "serves alone and streams to nobody. replica: refused in 0.1.",
         reload=False,
     )
 

@@ -526,7 +526,7 @@ def unknown_embedding(name: str, known: list[str]) -> FailedPrecondition:
     return FailedPrecondition(
         f"embedding: {name!r} is not known here; known are {shown}",
         reason="EMBEDDING_UNKNOWN",
-        hint="vectors of different models cannot be compared: use the store's model, or add a "
-        "generation for the new one",
+        hint="vectors of different models cannot be compared: use the store's model, or a "
+        "store of its own for the new one",
         violations=(Violation("embedding", f"one of {shown}"),),
     )
