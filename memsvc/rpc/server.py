@@ -42,7 +42,7 @@ AGE_MS: Final = 3_600_000
 AGE_GRACE_MS: Final = 30_000
 REFUSING_S: Final = 1.0
 """Longest time in which new calls are refused before the listener closes, when none runs."""
-QUIET_S: Final = 0.1
+QUIET_S: Final = 0.25
 """Time without a new call after which it closes."""
 METADATA_BYTES: Final = 16_384
 
@@ -183,7 +183,6 @@ class RpcServer:
         if not finished:
             _log.warning("%d calls were broken off at the end", self._pool.pending)
         return finished
-
 
     def _refuse(self, until: float) -> None:
         """Answers new calls UNAVAILABLE until those that run have finished and none has come
