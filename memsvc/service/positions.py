@@ -6,6 +6,7 @@ import base64
 import binascii
 import struct
 import uuid
+from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Final
 
@@ -22,17 +23,22 @@ def format_position(store_id: str, epoch: int, position: int) -> str:
     return base64.urlsafe_b64encode(data).decode().rstrip("=")
 
 
-def parse_position(text: str, store_id: str, epoch: int) -> int:
-    """The log position from its opaque form.
+def parse_position(
+    text: str, store_id: str, epoch: int, starts: Mapping[int, int] | None = None
+) -> int:
+    """The log position from its opaque form. ``starts`` has the first position of epochs.
 
     Raises InvalidArgument for anything that is not one, PositionLost for one of another
-    store or of a history that was abandoned.
+    store or of a history that was abandoned: of an epoch to come, or of an earlier one and
+    not before the start of a later.
     """
     try:
         _check, store, at_epoch, position = _POSITION.unpack(_decode(text))
     except (ValueError, struct.error, binascii.Error):
         raise invalid("min_position", "not a position that a Write or Forget returned") from None
     if store != bytes.fromhex(store_id)[:8] or at_epoch > epoch:
+        raise lost_position()
+    if any(later > at_epoch and position >= first for later, first in (starts or {}).items()):
         raise lost_position()
     return int(position)
 

@@ -38,6 +38,7 @@ class Applier:
         self.size = self._meta(b"bytes")
         self.dirty_since = self._meta(b"dirty_since")
         self._touched = False
+        self._generations: list[int] | None = None
 
     def _meta(self, key: bytes) -> int:
         data = self.txn.get(key, db=self._t["meta"])
@@ -53,14 +54,19 @@ class Applier:
         """
         if entry.position != self.position + 1:
             raise ValueError(f"entry {entry.position} does not follow {self.position}")
+        if entry.epoch < self.epoch:
+            raise ValueError(f"epoch {entry.epoch} of an entry comes after {self.epoch}")
         data = codec.encode(entry)
         self.digest = blake2b(self.digest + data, digest_size=16).digest()
         self.txn.put(
             keys.U64.pack(entry.position), self.digest + data, append=True, db=self._t["log"]
         )
+        if entry.epoch > max(self.epoch, 1):
+            self._start_epoch(entry)
         self.position, self.time, self.epoch = entry.position, entry.time, entry.epoch
         self._touched = True
         if entry.generation is not None:
+            self._generations = None
             self.txn.put(
                 entry.generation.number.to_bytes(2, "big"),
                 json.dumps(asdict(entry.generation)).encode(),
@@ -70,6 +76,12 @@ class Applier:
             self._remember(entry)
         if entry.effects:
             self._effects(entry)
+
+    def _start_epoch(self, entry: Entry) -> None:
+        """Positions of epochs before that lie behind this entry were never written."""
+        starts = json.loads(self.txn.get(b"epochs", b"{}", db=self._t["meta"]))
+        starts[str(entry.epoch)] = entry.position
+        self.txn.put(b"epochs", json.dumps(starts).encode(), db=self._t["meta"])
 
     def _remember(self, entry: Entry) -> None:
         request = entry.request
@@ -133,14 +145,8 @@ class Applier:
                 flags |= FLAG_ERASED
             else:
                 size = keys.accounted_bytes(payload.head, payload.content, payload.vectors)
-                texts.append(
-                    (
-                        key,
-                        keys.pack_text(
-                            Text(payload.head, payload.content, payload.dedup_key, payload.salt)
-                        ),
-                    )
-                )
+                text = Text(payload.head, payload.content, payload.dedup_key, payload.salt)
+                texts.append((key, keys.pack_text(text)))
                 for generation, data in payload.vectors.items():
                     vectors.setdefault(generation, []).append(
                         (keys.VECTOR.pack(generation, number, e.row), data)
@@ -206,9 +212,8 @@ class Applier:
         size = old.size
         if e.action is Action.VECTOR and e.payload is not None:
             data = e.payload.vectors[e.generation]
-            self.txn.put(
-                keys.VECTOR.pack(e.generation, partition.number, e.row), data, db=self._t["vectors"]
-            )
+            key = keys.VECTOR.pack(e.generation, partition.number, e.row)
+            self.txn.put(key, data, db=self._t["vectors"])
             grown = keys.accounted_bytes(b"", "", {0: data}) - keys.ENTRY_OVERHEAD_BYTES
             size += grown
             self._count(partition, 0, grown)
@@ -245,11 +250,8 @@ class Applier:
             if old.expires_at:
                 self._unindex_expiry(partition, e.replaces_row or row, old.expires_at)
             if e.expires_at:
-                self.txn.put(
-                    keys.TIMED_ROW.pack(e.expires_at, partition.number, row),
-                    b"",
-                    db=self._t["expiry"],
-                )
+                timed = keys.TIMED_ROW.pack(e.expires_at, partition.number, row)
+                self.txn.put(timed, b"", db=self._t["expiry"])
         if e.action is Action.EXPIRE:
             self._unindex_expiry(partition, row, e.expires_at)
         if e.action is Action.EXPIRE or (e.replaces_row and e.status_after is Status.EXPIRED):
@@ -309,21 +311,8 @@ class Applier:
         freed = self._erase_payload(entry, partition, e.row, old)
         if old.expires_at:
             self._unindex_expiry(partition, e.row, old.expires_at)
-        state = State(
-            e.id,
-            e.version,
-            e.status_after,
-            FLAG_CURRENT | FLAG_ERASED,
-            0,
-            old.created_at,
-            entry.time,
-            0,
-            0,
-            0,
-            0.0,
-            0,
-            0,
-        )
+        flags, created, now = FLAG_CURRENT | FLAG_ERASED, old.created_at, entry.time
+        state = State(e.id, e.version, e.status_after, flags, 0, created, now, 0, 0, 0, 0.0, 0, 0)
         self.txn.put(keys.row_key(number, e.row), state.pack(), db=self._t["states"])
         partition.active -= int(old.status == Status.ACTIVE)
         self._count(partition, -1, -freed)
@@ -375,16 +364,15 @@ class Applier:
         """
         number = partition.number
         self.txn.delete(keys.row_key(number, row), db=self._t["texts"])
-        with self.txn.cursor(self._t["generations"]) as cursor:
-            numbers = [int.from_bytes(key, "big") for key in cursor.iternext(values=False)]
-        for generation in numbers:
+        if self._generations is None:
+            with self.txn.cursor(self._t["generations"]) as cursor:
+                keys_found = cursor.iternext(values=False)
+                self._generations = [int.from_bytes(key, "big") for key in keys_found]
+        for generation in self._generations:
             self.txn.delete(keys.VECTOR.pack(generation, number, row), db=self._t["vectors"])
         if row < partition.sealed_row:
-            self.txn.put(
-                keys.row_key(number, row),
-                keys.TENANT_VALUE.pack(entry.position, entry.time),
-                db=self._t["erasures"],
-            )
+            since = keys.TENANT_VALUE.pack(entry.position, entry.time)
+            self.txn.put(keys.row_key(number, row), since, db=self._t["erasures"])
         self.dirty_since = self.dirty_since or entry.time
         return old.size
 

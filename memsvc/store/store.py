@@ -13,7 +13,7 @@ from memsvc.domain.errors import FailedPrecondition
 from memsvc.store import keys
 from memsvc.store.env import STORE_FORMAT, Env, directory_lock, no_room
 from memsvc.store.snapshot import Snapshot
-from memsvc.store.write_txn import WriteTxn
+from memsvc.store.write_txn import UNSETTLED, WriteTxn
 
 
 class Store:
@@ -81,6 +81,17 @@ class Store:
             inner = WriteTxn(self.env, txn, now_ms)
             yield inner
             inner.flush()
+
+    def unsettled(self) -> bool:
+        """Whether the last writer may have acknowledged what it did not commit: it wrote
+        lazily and did not stop in order."""
+        with self._gate.shared(), self.env.lmdb.begin() as txn:
+            return txn.get(UNSETTLED, db=self.env.tables["meta"]) is not None
+
+    def set_unsettled(self, unsettled: bool) -> None:
+        """Puts that mark, or takes it away; on disk when this returns."""
+        with self.write(0) as txn:
+            txn.set_unsettled(unsettled)
 
     def reader_check(self) -> int:
         """Frees the slots of readers that died; without it the file grows."""

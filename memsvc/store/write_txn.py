@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Final
 
 import lmdb
 
-from memsvc.domain.log import Entry
+from memsvc.domain.log import Action, Entry
 from memsvc.domain.manifest import SegmentMeta
 from memsvc.domain.records import FLAG_ERASED
 from memsvc.store import keys
@@ -16,6 +17,9 @@ from memsvc.store.apply import Applier
 from memsvc.store.env import Env
 from memsvc.store.keys import Partition
 from memsvc.store.snapshot import Snapshot
+
+UNSETTLED: Final = b"unsettled"
+"""Name in ``meta`` of the mark of a lazy writer that has not stopped in order."""
 
 
 class WriteTxn(Snapshot):
@@ -35,6 +39,15 @@ class WriteTxn(Snapshot):
         )
         return position
 
+    def begin_epoch(self) -> None:
+        """Appends an entry of a new epoch. Positions of the epochs before that lie behind
+        are lost from here on, and followers learn it from the log."""
+        entry = Entry("", "", Action.NONE, actor="system", reason="positions were lost")
+        applier = self._applier
+        applier.apply(
+            replace(entry, epoch=applier.epoch + 1, position=applier.position + 1, time=self.now)
+        )
+
     def replay(self, entry: Entry) -> None:
         """Applies an entry that already has its position, as a follower does."""
         self._applier.apply(entry)
@@ -43,6 +56,11 @@ class WriteTxn(Snapshot):
     def position(self) -> int:
         """Position after the entries of this transaction."""
         return self._applier.position
+
+    @property
+    def epoch(self) -> int:
+        """Epoch of the entries of this transaction."""
+        return self._applier.epoch
 
     @property
     def accounted_bytes(self) -> int:
@@ -170,6 +188,13 @@ class WriteTxn(Snapshot):
                     keys.TENANT_VALUE.pack(self.position, self.now),
                     db=self._t["erasures"],
                 )
+
+    def set_unsettled(self, unsettled: bool) -> None:
+        """Puts or takes away the mark that a crash from here on loses acknowledged writes."""
+        if unsettled:
+            self._txn.put(UNSETTLED, b"1", db=self._t["meta"])
+        else:
+            self._txn.delete(UNSETTLED, db=self._t["meta"])
 
     def put_plan(self, name: str, plan: dict[str, object]) -> None:
         """Writes down what is about to be done, so that a crash cannot lose it."""

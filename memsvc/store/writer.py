@@ -7,6 +7,7 @@ a second (``every_1000ms``); a decision that raises leaves nothing behind.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -15,6 +16,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
+
+import lmdb
 
 from memsvc.domain.errors import DeadlineExceeded, MemsvcError, ResourceExhausted, Unavailable
 from memsvc.store.store import Store
@@ -96,6 +99,14 @@ class Writer:
         self._idle = True
         self._last_group = 1
         self.stats = WriterStats()
+        self._lost = store.unsettled()
+        """Positions may have been told that no entry has: an epoch begins before the next
+        transaction, which takes them back."""
+        self._marked = self._lost
+        if lazy:
+            # On a full disk the first transaction has to try again.
+            with contextlib.suppress(lmdb.Error, OSError):
+                self._mark()
         self._thread = threading.Thread(target=self._run, name="memsvc-writer", daemon=True)
         self._thread.start()
 
@@ -146,6 +157,13 @@ class Writer:
         """Queues internal work of the node and waits for it."""
         return self.submit(decide, frees=frees, internal=True).result()
 
+    def settle(self) -> None:
+        """Returns when whatever was acknowledged is committed, where readers see it."""
+        if self._lazy:
+            # When the commit fails, what was acknowledged is gone, and readers see what is.
+            with contextlib.suppress(ResourceExhausted):
+                self.run(lambda _txn: None)
+
     def exclusive(self, action: Callable[[], T]) -> T:
         """Runs an action while no write transaction is open and none begins."""
         with self._wake:
@@ -166,6 +184,11 @@ class Writer:
             self._stopping = True
             self._wake.notify_all()
         self._thread.join()
+        if self._marked and not self._lost:
+            self._marked = False
+            # A mark that stays only costs an epoch.
+            with contextlib.suppress(lmdb.Error, OSError):
+                self._store.set_unsettled(False)
 
     # -- the thread --------------------------------------------------------------------
 
@@ -182,8 +205,7 @@ class Writer:
             except BaseException as error:  # the thread must survive anything
                 log.exception("writer failed")
                 for request in group:
-                    if not request.future.done():
-                        request.future.set_exception(error)
+                    self._fail(request, error)
 
     def _next_group(self, until: float | None = None) -> list[_Request[Any]] | None:
         """What is to be committed together. None: the end. With ``until`` (monotonic), an
@@ -217,12 +239,40 @@ class Writer:
             self._last_group = len(group)
             return group
 
+    def _mark(self) -> None:
+        """Before anything is acknowledged that a crash may lose: tells the next start."""
+        if not self._marked:
+            self._store.set_unsettled(True)
+            self._marked = True
+
+    def _begin_epoch(self) -> None:
+        """Alone, and before anything is answered: readers must know the epoch of a position
+        that they are asked to wait for."""
+        if self._lost:
+            with self._store.write(self._clock()) as txn:
+                txn.begin_epoch()
+                txn.set_unsettled(self._lazy)
+            self._lost, self._marked = False, self._lazy
+
+    @staticmethod
+    def _begin(request: _Request[Any]) -> bool:
+        """Whether the request still waits for an answer. From here on the caller can no
+        longer take it back, so that "not applied" is true."""
+        if not request.begun:
+            # A future does not bear to be told twice that it was cancelled.
+            if request.future.cancelled() or not request.future.set_running_or_notify_cancel():
+                return False
+            request.begun = True
+        return not request.future.done()
+
+    def _fail(self, request: _Request[Any], error: BaseException) -> None:
+        if self._begin(request):
+            request.future.set_exception(error)
+
     def _decide(self, request: _Request[Any], txn: WriteTxn) -> tuple[bool, Any]:
         """(True, result) or (False, error that is the caller's own)."""
-        # From here on the caller can no longer take it back, so that "not applied" is true.
-        if not request.begun and not request.future.set_running_or_notify_cancel():
+        if not self._begin(request):
             return False, None
-        request.begun = True
         if request.deadline < time.monotonic():
             return False, DeadlineExceeded(
                 "the deadline passed while the write waited; nothing was applied",
@@ -239,10 +289,11 @@ class Writer:
         except Exception as error:
             self._one_by_one(group, error)
             return
-        self._committed(group, done)
+        self._committed(sum(request.items for request in group), done)
         self._answer(group, done.outcomes)
 
     def _transact(self, group: list[_Request[Any]]) -> _Done:
+        self._begin_epoch()
         with self._store.write(self._clock()) as txn:
             outcomes = [self._decide(request, txn) for request in group]
             done = _Done(outcomes, txn.position, txn.tails(), time.monotonic())
@@ -254,23 +305,22 @@ class Writer:
         if full:
             self._on_full()
         if len(group) == 1 and not (full and group[0].frees):
-            group[0].future.set_exception(_explained(error, full))
+            self._fail(group[0], _explained(error, full))
             return
         for request in group:
             if full and not request.frees:
-                request.future.set_exception(_explained(error, full))
+                self._fail(request, _explained(error, full))
                 continue
             try:
                 done = self._transact([request])
             except Exception as again:
-                request.future.set_exception(_explained(again, self._store.no_room(again)))
+                self._fail(request, _explained(again, self._store.no_room(again)))
                 continue
-            self._committed([request], done)
+            self._committed(request.items, done)
             self._answer([request], done.outcomes)
 
-    def _committed(self, group: list[_Request[Any]], done: _Done) -> None:
+    def _committed(self, items: int, done: _Done) -> None:
         seconds = time.monotonic() - done.started
-        items = sum(request.items for request in group)
         self.stats.groups += 1
         self.stats.items += items
         self.stats.commit_seconds += seconds
@@ -289,19 +339,23 @@ class Writer:
         """``every_1000ms``: answers after applying, commits with fsync within a second.
 
         A request is decided inside the open transaction; one that fails for want of room
-        aborts it, and what it had answered is lost, as after a crash: it is logged. The
+        aborts it, and what it had answered is lost, as after a crash: it is logged, and an
+        epoch begins before the next transaction, so that the positions are not given out again. The
         node's own work acts on files according to what is on disk, so it is answered after
         the commit, which it brings on.
         """
         until = time.monotonic() + LAZY_COMMIT_S
-        answered = 0
+        answered = items = 0
         waiting: list[_Request[Any]] = []
         outcomes: list[tuple[bool, Any]] = []
         try:
+            self._begin_epoch()
+            self._mark()
             with self._store.write(self._clock()) as txn:
                 while group:
                     for request in group:
                         outcome = self._decide(request, txn)
+                        items += request.items
                         if request.internal:
                             waiting.append(request)
                             outcomes.append(outcome)
@@ -313,16 +367,16 @@ class Writer:
                         break
                     group = more
                 done = _Done([], txn.position, txn.tails(), time.monotonic())
-            self._committed([], done)
+                self._committed(items, done)
             self._answer(waiting, outcomes)
         except Exception as error:
             full = self._store.no_room(error)
             if full:
                 self._on_full()
+            self._lost = self._lost or answered > 0
             log.error("lost %d acknowledged writes of the last second", answered, exc_info=error)
             for request in (*waiting, *group):
-                if not request.future.done():
-                    request.future.set_exception(_explained(error, full))
+                self._fail(request, _explained(error, full))
 
 
 def _explained(error: Exception, full: bool) -> Exception:
