@@ -26,7 +26,7 @@ from memsvc.store import heads, keys
 from memsvc.store.keys import Partition
 from memsvc.store.snapshot import Snapshot
 
-ERASE_BATCH: Final = 5_000
+ERASE_BATCH: Final = 2_000
 """Memories erased in one transaction, so that writes of others go on in between."""
 EXPORT_BATCH: Final = 1_000
 MAX_PAGE: Final = 10_000
@@ -98,6 +98,8 @@ class AdminService:
         """Forgets everything of a tenant (or one of its agents) and has it erased from all
         files soon. Returns how many memories, and the position."""
         erased = 0
+        # What is acknowledged goes too.
+        self._node.writer.settle()
         for partition in self._partitions(tenant, agent):
             if validate_only:
                 erased += partition.memories
@@ -112,7 +114,7 @@ class AdminService:
                     mode=ForgetMode.HARD,
                     reason=reason or "tenant erased",
                 )
-                decision = ForgetDecision(request, None, ids, caller, "")
+                decision = ForgetDecision(request, None, ids, caller)
                 erased += self._node.writer.run(decision).changed
         if not validate_only:
             self._node.maintenance.ask(seal_min_rows=0, merge_all=False, purge=True)

@@ -5,21 +5,26 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
 from memsvc.domain.filters import Filter, matches
 from memsvc.domain.limits import MAX_ENTRY_EFFECTS, MAX_RETURNED_IDS
 from memsvc.domain.log import Action, Effect, Entry, RememberedRequest
-from memsvc.domain.records import State
+from memsvc.domain.records import State, current_status
 from memsvc.domain.types import Caller, ForgetAnswer, ForgetMode, ForgetRequest, Status
 from memsvc.service.positions import format_id, format_position
-from memsvc.service.writing import current_status, remembered, unchanged_effect
+from memsvc.service.writing import remembered, unchanged_effect
 from memsvc.store import heads, keys
 from memsvc.store.snapshot import Snapshot
 from memsvc.store.write_txn import WriteTxn
 
+ID_BYTES: Final = 16
+FORGET_BATCH: Final = MAX_ENTRY_EFFECTS
+"""Candidates judged in one transaction, so that writes of others go on in between."""
+
 
 class ForgetDecision:
-    """Decides a Forget over candidate ids inside a transaction.
+    """Decides a Forget, or one batch of a large one, over candidate ids inside a transaction.
 
     The candidates were found at an earlier position; each is judged again here, so that a
     memory that changed in between is not taken by an outdated match.
@@ -31,45 +36,60 @@ class ForgetDecision:
         filters: Filter | None,
         candidates: Sequence[bytes],
         caller: Caller,
-        operation_id: str,
+        operation_id: str = "",
+        *,
+        last: bool = True,
     ) -> None:
         self._request = request
         self._filters = filters
         self._candidates = candidates
         self._caller = caller
         self._operation_id = operation_id
+        self._last = last
+        self.before: ForgetAnswer | None = None
+        """Answer of the batches before this one."""
 
     def __call__(self, txn: WriteTxn) -> ForgetAnswer:
-        """The answer; entries of at most 10,000 effects are appended."""
+        """The answer, with that of the batches before; appends at most one entry."""
         request, namespace = self._request, self._request.namespace
-        key = b""
+        before, done = self.before, b""
+        remember: RememberedRequest | None = None
+        key = progress = b""
         if request.request_id:
-            key = keys.request_hash("Forget", namespace.tenant, namespace.agent, request.request_id)
+            names = (namespace.tenant, namespace.agent, request.request_id)
+            key = keys.request_hash("Forget", *names)
             known = remembered(txn, key, request.fingerprint)
             if known is not None:
                 return _answer_from_json(known)
+            progress = keys.request_hash("Forget, so far", *names)
+            so_far = remembered(txn, progress, request.fingerprint)
+            if so_far is not None:
+                done, before = so_far[:ID_BYTES], _answer_from_json(so_far[ID_BYTES:])
+        if done:
+            # An earlier try ended in the middle: it had judged the ids up to this one.
+            self._candidates = [i for i in self._candidates if i > done]
         matched, effects = self.judge(txn)
-        chunks = [
-            effects[i : i + MAX_ENTRY_EFFECTS] for i in range(0, len(effects), MAX_ENTRY_EFFECTS)
-        ]
-        if key and not chunks:
-            chunks = [[]]
-        answer = self._answer(txn, matched, len(effects), len(chunks))
-        for number, chunk in enumerate(chunks):
-            last = number == len(chunks) - 1
+        entries = int(bool(effects) or bool(key))
+        answer = _sum(before, self._answer(txn, matched, len(effects), entries))
+        if key and self._last:
+            remember = RememberedRequest(key, request.fingerprint, _answer_to_json(answer))
+        elif key:
+            judged = max([done, *self._candidates])
+            remember = RememberedRequest(
+                progress, request.fingerprint, judged + _answer_to_json(answer)
+            )
+        if entries:
             action = Action.FORGET if request.mode is ForgetMode.HARD else Action.DECAY
             txn.append(
                 Entry(
                     tenant=namespace.tenant,
                     agent=namespace.agent,
-                    action=action if chunk else Action.NONE,
-                    effects=tuple(chunk),
+                    action=action if effects else Action.NONE,
+                    effects=tuple(effects),
                     actor=self._caller.actor,
                     reason=request.reason,
-                    operation_id=self._operation_id if len(chunks) > 1 else "",
-                    request=RememberedRequest(key, request.fingerprint, _answer_to_json(answer))
-                    if key and last
-                    else None,
+                    operation_id=self._operation_id,
+                    request=remember,
                 )
             )
         return answer
@@ -148,6 +168,49 @@ class ForgetDecision:
             ids_truncated=len(matched) > MAX_RETURNED_IDS,
             position=format_position(snapshot.store_id, snapshot.epoch, position),
         )
+
+
+def forget_batches(
+    request: ForgetRequest,
+    filters: Filter | None,
+    candidates: Sequence[bytes],
+    caller: Caller,
+    operation_id: str,
+) -> list[ForgetDecision]:
+    """The decisions of a Forget, one behind the other; give each the answer ``before``.
+
+    Batches go up in the order of ids. With a request id each notes the last id it judged,
+    and what came of it: the same request sent again leaves those out, whatever has been
+    written meanwhile, and tells the same in the end.
+    """
+    if len(candidates) <= FORGET_BATCH:
+        return [ForgetDecision(request, filters, candidates, caller)]
+    ordered = sorted(set(candidates))
+    starts = range(0, len(ordered), FORGET_BATCH)
+    return [
+        ForgetDecision(
+            request,
+            filters,
+            ordered[start : start + FORGET_BATCH],
+            caller,
+            operation_id,
+            last=start == starts[-1],
+        )
+        for start in starts
+    ]
+
+
+def _sum(before: ForgetAnswer | None, answer: ForgetAnswer) -> ForgetAnswer:
+    if before is None:
+        return answer
+    matched = before.matched + answer.matched
+    return ForgetAnswer(
+        matched,
+        before.changed + answer.changed,
+        (*before.ids, *answer.ids)[:MAX_RETURNED_IDS],
+        matched > MAX_RETURNED_IDS,
+        answer.position,
+    )
 
 
 def _answer_to_json(answer: ForgetAnswer) -> bytes:

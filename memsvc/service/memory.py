@@ -30,7 +30,7 @@ from memsvc.domain.types import (
 from memsvc.domain.validate import check_forget, check_query, check_write
 from memsvc.service.api import Control
 from memsvc.service.degradation import Degradation
-from memsvc.service.forgetting import ForgetDecision
+from memsvc.service.forgetting import ForgetDecision, forget_batches
 from memsvc.service.positions import (
     format_position,
     lost_position,
@@ -188,7 +188,8 @@ class MemoryService:
             if forced is not None:
                 return empty_answer(plan, self._position(), forced)
             answer = self._searcher.answer(plan, control)
-            if request.rank is not None:
+            if request.rank is not None and not request.include.explain:
+                # To explain is to look at the ranking, not to use what it finds (S20).
                 self._recalls.add(request.namespace, [h.id for hits in answer.lists for h in hits])
             return answer
 
@@ -224,8 +225,7 @@ class MemoryService:
     def _await_position(self, text: str, control: Control) -> None:
         if not text:
             return
-        with self._store.read() as snapshot:
-            position = parse_position(text, snapshot.store_id, snapshot.epoch)
+        position = self._parse_position(text)
         until, own = control.deadline, self._own_log_wait_s
         if own is not None:
             # What this node has answered is in its log by now, and nobody else adds to it. To
@@ -240,6 +240,12 @@ class MemoryService:
                 hint="allow more time, or ask the primary",
                 retry_after_ms=200,
             )
+        # While it waited, the position may have been lost and given to another write.
+        self._parse_position(text)
+
+    def _parse_position(self, text: str) -> int:
+        with self._store.read() as snapshot:
+            return parse_position(text, snapshot.store_id, snapshot.epoch, snapshot.epochs)
 
     def _position(self) -> str:
         with self._store.read() as snapshot:
@@ -252,18 +258,48 @@ class MemoryService:
         with self._counted():
             control.check()
             filters = check_forget(request)
-            decision = ForgetDecision(
-                request,
-                filters,
-                self._selected(request, filters, control),
-                caller,
-                self._random(8).hex(),
-            )
             if request.validate_only:
+                # It tells what a query with these filters would tell.
+                check_rights(caller, QueryRequest(request.namespace, filters=filters))
+            if request.validate_only or not request.ids:
+                # What is acknowledged must be among what is selected.
+                self._writer.settle()
+            candidates = self._selected(request, filters, control)
+            if request.validate_only:
+                decision = ForgetDecision(request, filters, candidates, caller)
                 with self._store.read() as snapshot:
                     return decision.preview(snapshot, max(self._clock(), snapshot.time))
-            future = self._writer.submit(decision, items=1, deadline=control.deadline, frees=True)
-            return _result(future, control)
+            return self._forget(
+                forget_batches(request, filters, candidates, caller, self._random(8).hex()),
+                control,
+            )
+
+    def _forget(self, batches: list[ForgetDecision], control: Control) -> ForgetAnswer:
+        """Batch by batch, so that writes of others go on in between."""
+        answer: ForgetAnswer | None = None
+        for batch in batches:
+            batch.before = answer
+            future = self._writer.submit(
+                batch,
+                items=1,
+                deadline=control.deadline,
+                frees=True,
+                # What has begun is not refused half way because others fill the queue.
+                internal=answer is not None,
+            )
+            try:
+                answer = _result(future, control)
+            except DeadlineExceeded as error:
+                if answer is None:
+                    raise
+                raise DeadlineExceeded(
+                    f"the deadline passed when {answer.changed} memories were done",
+                    hint="send it again with the same request_id: it goes on with the rest",
+                ) from error
+            if answer.replayed:
+                break
+        assert answer is not None
+        return answer
 
     def _selected(
         self, request: ForgetRequest, filters: Filter | None, control: Control
