@@ -289,6 +289,7 @@ def _mode(checker: Checker, request: QueryRequest, has_words: bool) -> Mode:
             ("vector", vectors),
             ("text", bool(request.text)),
             ("page_token", bool(request.page_token)),
+            ("rank", request.rank is not None),
         ):
             if given:
                 checker.add(field, "cannot be combined with ids")
@@ -307,8 +308,10 @@ def _mode(checker: Checker, request: QueryRequest, has_words: bool) -> Mode:
         checker.add("text", f"mode {mode.name} needs a text with a letter or digit")
     if request.page_token and (vectors or has_words):
         checker.add("page_token", "only BROWSE has pages")
-    if request.many and request.mode is Mode.BROWSE:
+    if mode is Mode.BROWSE and request.many:
         checker.add("vectors", "BROWSE takes no vectors")
+    elif mode is Mode.BROWSE and vectors:
+        checker.add("vector", "BROWSE takes no vector")
     if mode is not Mode.AUTO:
         return mode
     if vectors:
