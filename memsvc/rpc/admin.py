@@ -135,9 +135,10 @@ class AdminServicer(BaseServicer, admin_service_pb2_grpc.AdminServiceServicer):
     ) -> admin_pb.InspectResponse:
         """See the proto."""
         message = read_flat(admin_pb.InspectRequest, request)
-        # The log and the audit index are not cut by tenant.
-        whole = message.log_tail or message.memory_id or not message.agent
-        scope = ("", "") if whole else (message.tenant, message.agent)
+        principal = self._principal(context)
+        # The log and the check of the files are not cut by tenant.
+        needs_whole = message.log_tail or message.verify or not message.agent
+        scope = ("", "") if needs_whole else (message.tenant, message.agent)
         admin, _ = self._admin(context, *scope)
         if message.log_tail > 1_000:
             raise invalid("log_tail", "at most 1,000")
@@ -150,6 +151,8 @@ class AdminServicer(BaseServicer, admin_service_pb2_grpc.AdminServiceServicer):
             message.log_tail,
             message.memory_id,
         )
+        if not principal.allows("admin"):
+            facts = _within(facts, message.tenant, message.agent)
         return admin_pb.InspectResponse(json=json.dumps(facts, ensure_ascii=False))
 
     @answering
@@ -175,6 +178,16 @@ class AdminServicer(BaseServicer, admin_service_pb2_grpc.AdminServiceServicer):
         admin, _ = self._admin(context)
         changed, needs_restart = admin.reload()
         return admin_pb.ReloadResponse(changed=changed, needs_restart=needs_restart)
+
+
+def _within(facts: dict[str, object], tenant: str, agent: str) -> dict[str, object]:
+    """What one who may not see the whole node is told: of the partition, and of a memory
+    when it is there. One of others looks like one that never was."""
+    shown = {"partition": facts.get("partition")}
+    life = facts.get("memory")
+    if isinstance(life, list):
+        shown["memory"] = [e for e in life if (e["tenant"], e["agent"]) == (tenant, agent)]
+    return shown
 
 
 def _check_target(tenant: str, agent: str) -> None:
