@@ -96,6 +96,12 @@ class Builder:
                 os.fsync(fd)
             finally:
                 os.close(fd)
+            # Without it the folder may turn up empty after a loss of power.
+            folder = os.open(to, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
         return {"bytes": (to / "data.mdb").stat().st_size}
 
 
