@@ -2,8 +2,8 @@
 
 Rows are float32 unit vectors. Larger segments keep an 8-bit copy beside them (the *scan*
 file): a search over many rows is bound by memory, so reading a quarter of the bytes takes
-a third of the time. Its best candidates are scored again from float32, so what is returned is
-always the true cosine.
+a third of the time. Every row that its error may hide among the best is scored again from
+float32 (`rescore`), so what is returned are the true neighbours with their true cosines.
 
 Everything here speaks of *local* rows: 0 to count-1 in the order of the segment's rows,
 also when only some of them have a vector.
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from memsvc.segments.errors import SegmentDamaged
 from memsvc.segments.guarded import GuardedMatrix
 from memsvc.segments.quantise import int8_dots, quantise_one
+from memsvc.segments.rescore import Exact, first_count, rescored
 from memsvc.segments.topk import Index, Sims, best, cosines
 
 Mask = NDArray[np.bool_]
@@ -27,10 +28,8 @@ Mask = NDArray[np.bool_]
 DENSE: Final = 0.4
 """Share of matching rows in a block above which reading the whole block and dropping the
 others is cheaper than gathering (measured; see DESIGN.md)."""
-RESCORED_FACTOR: Final = 4
-RESCORED_LEAST: Final = 200
-"""An 8-bit scan keeps max(4 k, 200) candidates. Its error is about 0.0003 in cosine at
-1536-d, far below the distance between the k-th and the 4 k-th."""
+QUANTISED_LEAST: Final = 4
+"""The 8-bit copy is read when this many times more rows match than are scored exactly anyway."""
 _SPAN_BYTES: Final = 4 << 20
 _SPARSE: Final = 0.02
 
@@ -113,45 +112,52 @@ class VectorRows:
         ordered by row. Raises SegmentDamaged.
         """
         vectors = self._matching(match)
-        if not full_precision:
-            vectors = self._candidates(query, vectors, k, check)
 
         def dots(rows: NDArray[Any], out: NDArray[np.float32]) -> None:
             np.vecdot(rows, query, out=out)
 
-        found, sims = _scan(self._rows, dots, vectors, check)
-        vectors, sims = best(sims, _all_of(found, self.vectors), k)
-        return (vectors if self._local is None else self._local[vectors].astype(np.int64)), sims
+        def exact(some: Index | None) -> tuple[Index, Sims]:
+            found, sims = _scan(self._rows, dots, some, check)
+            return _all_of(found, self.vectors), sims
 
-    def _candidates(
+        best_rows = None
+        if not full_precision and k > 0:
+            best_rows = self._through_copy(query, vectors, k, check, exact)
+        if best_rows is None:
+            found, sims = exact(vectors)
+            best_rows = best(sims, found, k)
+        found, sims = best_rows
+        return (found if self._local is None else self._local[found].astype(np.int64)), sims
+
+    def _through_copy(
         self,
         query: NDArray[np.float32],
         vectors: Index | None,
         k: int,
         check: Callable[[], None],
-    ) -> Index | None:
-        """Those of the vectors (ascending; None = all) that the 8-bit copy takes for the best;
-        all of them when they are few or there is no copy."""
+        exact: Exact,
+    ) -> tuple[Index, Sims] | None:
+        """The k best of the vectors (ascending; None = all) through the 8-bit copy; None when
+        that is no gain: they are few, too close to each other, or there is no copy."""
         scan, scales = self._scan, self._scales
-        keep = max(RESCORED_FACTOR * k, RESCORED_LEAST)
         matching = self.vectors if vectors is None else len(vectors)
-        if scan is None or scales is None or matching <= 2 * keep:
-            return vectors
-        query8, _ = quantise_one(query)
+        if scan is None or scales is None or matching <= QUANTISED_LEAST * first_count(k):
+            return None
+        query8, query_scale = quantise_one(query)
 
         def dots(rows: NDArray[Any], out: NDArray[np.float32]) -> None:
             int8_dots(rows, query8, out)
 
         try:
-            found, sims = _scan(scan, dots, vectors, check)
+            found, rough = _scan(scan, dots, vectors, check)
         except SegmentDamaged:
             # Known to the segment by now. The float32 rows hold everything the copy did.
             self._scan = None
-            return vectors
-        sims *= scales if found is None else scales[found]
-        kept, _ = best(sims, _all_of(found, self.vectors), keep)
-        kept.sort()
-        return kept
+            return None
+        mine = scales if found is None else scales[found]
+        rough *= mine
+        rough *= np.float32(query_scale)
+        return rescored(rough, found, mine, query_scale, k, exact)
 
     def _score(self, vectors: Index, query: NDArray[np.float32]) -> Sims:
         step = self._rows.chunk_rows

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memsvc.segments.quantise import int8_dots, quantise, quantise_one
+from memsvc.segments.rescore import first_count, rescored
 from memsvc.segments.topk import best, cosines
 
 Index = NDArray[np.int64]
@@ -17,9 +18,8 @@ _FIRST_CHUNK: Final = 16
 _CHUNK: Final = 1_024
 """Fixed chunks scan a little slower than one matrix but never stall to be copied."""
 
-RESCORED_LEAST: Final = 64
-"""Candidates of the 8-bit copy that are scored exactly: twice k, at least this many. Its
-error is some 0.0003 in cosine."""
+_QUANTISED_LEAST: Final = 4
+"""The 8-bit copy is read when this many times more rows match than are scored exactly anyway."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,29 +40,42 @@ class Extra:
         """The k rows most similar to a unit query among those in ``mask`` (of the part's
         rows), best first: rows of the part and their true cosines."""
         keep = np.flatnonzero(mask[self.local])
-        candidates = max(2 * k, RESCORED_LEAST)
-        if len(keep) > 4 * candidates:
-            # Bound by memory: the 8-bit copy first, the best of it in float32.
-            rough = self._rough(query)[keep]
-            keep, _ = best(rough, keep, candidates)
-            keep.sort()
-            sims = cosines(self.take(keep), query)
-        else:
-            sims = self.score_all(query)[keep]
-        return best(sims, self.local[keep], k)
+        if k > 0 and len(keep) > _QUANTISED_LEAST * first_count(k):
+            # Bound by memory: the 8-bit copy first, what it takes for the best in float32.
+            found = self._through_copy(query, None if len(keep) == self.count else keep, k)
+            if found is not None:
+                return found
+        return best(self.score_all(query)[keep], self.local[keep], k)
 
-    def _rough(self, query: NDArray[np.float32]) -> NDArray[np.float32]:
+    def _through_copy(
+        self, query: NDArray[np.float32], keep: Index | None, k: int
+    ) -> tuple[Index, NDArray[np.float32]] | None:
+        """The k best of some vectors (None = all); None when all should be scored exactly."""
         query8, scale = quantise_one(query)
+        rough, scales = self._rough(query8)
+        rough *= scales
+        rough *= np.float32(scale)
+        if keep is not None:
+            rough, scales = rough[keep], scales[keep]
+
+        def exact(places: Index) -> tuple[Index, NDArray[np.float32]]:
+            return self.local[places], cosines(self.take(places), query)
+
+        # Ties are ordered by row: `exact` names the vectors by the rows they belong to.
+        return rescored(rough, keep, scales, scale, k, exact)
+
+    def _rough(self, query8: NDArray[np.int8]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Products of the 8-bit copies of all vectors, and the scales of these."""
         found, left = np.empty(self.count, np.float32), self.count
+        of_all: list[NDArray[np.float32]] = []
         for levels, scales in zip(self.levels, self.scales, strict=True):
             n = min(left, len(levels))
             if n <= 0:
                 break
-            out = found[self.count - left : self.count - left + n]
-            int8_dots(levels[:n], query8, out)
-            out *= scales[:n]
+            int8_dots(levels[:n], query8, found[self.count - left : self.count - left + n])
+            of_all.append(scales[:n])
             left -= n
-        return found * np.float32(scale)
+        return found, of_all[0] if len(of_all) == 1 else np.concatenate(of_all)
 
     def score_all(self, query: NDArray[np.float32]) -> NDArray[np.float32]:
         """Cosines of all vectors with a unit query, float32 (count,)."""
@@ -125,8 +138,13 @@ class ExtraBuilder:
         return self._used * self._dimension * 5
 
     def add(self, vectors: Iterable[tuple[int, bytes]]) -> None:
-        """Appends (local row, raw float32 bytes); each is scaled to length 1 in float64."""
-        pairs = list(vectors)
+        """Appends (local row, raw float32 bytes) of rows that have none here; each is scaled to
+        length 1 in float64."""
+        pairs = list(dict(vectors).items())
+        if pairs and len(self._local):
+            # A refresh that failed half-way is repeated, and brings the same ones again.
+            fresh = ~np.isin([local for local, _ in pairs], self._local)
+            pairs = [pair for pair, new in zip(pairs, fresh.tolist(), strict=True) if new]
         if not pairs:
             return
         raw = np.frombuffer(b"".join(data for _, data in pairs), np.float32)

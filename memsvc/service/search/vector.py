@@ -23,11 +23,6 @@ from memsvc.store.snapshot import Snapshot
 Index = NDArray[np.int64]
 Sims = NDArray[np.float32]
 
-RESCORED_SLACK = 32
-"""Candidates of a graph that are scored exactly beyond the k wanted: what a narrow dtype
-ranks a little too low is found again among them."""
-
-
 Check = Callable[[], float]
 """Seconds left; raises when there are none, or when the caller went away."""
 
@@ -160,7 +155,7 @@ class VectorSearch:
         ef: int,
     ) -> tuple[Index | None, str]:
         """Candidates from the graph, or None when an exact scan is the better way."""
-        rows, wanted = graph.vectors, k + RESCORED_SLACK
+        rows = graph.vectors
         plan = first_plan(rows, matching, k, ef, costs)
         asked = max(plan.count, min(ef, rows))
         while plan.count:
@@ -171,7 +166,8 @@ class VectorSearch:
             exhausted = len(local) < asked or asked >= rows
             local = local[mask[local]]
             if len(local) >= k or (exhausted and len(local) >= matching):
-                return local[:wanted], plan.why
+                # All of them are scored exactly: a narrow dtype may rank true neighbours last.
+                return local, plan.why
             if exhausted:
                 break
             plan = next_plan(rows, matching, k, len(local), asked, ef, costs)
