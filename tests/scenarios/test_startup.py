@@ -28,14 +28,22 @@ QUERIED = int(os.environ.get("STARTUP_QUERIED", "1000"))
 MIB = 1 << 20
 
 
-def private_bytes(pid: int) -> int:
-    """Memory that only this process has: what it would give back by ending."""
-    total = 0
-    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+def private_bytes(pid: int, data_dir: Path) -> tuple[int, int]:
+    """(memory of this process alone, pages of mapped data files that only it has mapped).
+
+    The kernel counts both as private. The second are page cache: clean, given back when
+    somebody needs the memory, and shared as soon as a second process maps the file.
+    """
+    own = mapped = 0
+    of_data = False
+    for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
         name, _, rest = line.partition(":")
         if name in ("Private_Clean", "Private_Dirty"):
-            total += int(rest.split()[0]) * 1024
-    return total
+            size = int(rest.split()[0]) * 1024
+            mapped, own = (mapped + size, own) if of_data else (mapped, own + size)
+        elif "-" in line.partition(" ")[0]:
+            of_data = str(data_dir) in line
+    return own, mapped
 
 
 def _answers(node: h.Node, filling: Filling, tenant: int, number: int) -> bool:
@@ -96,20 +104,25 @@ def _time_starts(make_node: MakeNode, filling: Filling, seal_rows: int) -> None:
 def _measure_tenants(make_node: MakeNode, filling: Filling, queried: int) -> None:
     node = _store(make_node, filling)
     assert node.stop() == 0
+    _query_tenants(node, filling, queried)
+
+
+def _query_tenants(node: h.Node, filling: Filling, queried: int) -> None:
     node.start()
-    before = private_bytes(node.pid)
+    before, _ = private_bytes(node.pid, node.data_dir)
     chosen = random.Random(1).sample(range(filling.tenants), queried)
     for tenant in chosen:
         assert _answers(node, filling, tenant, tenant % filling.memories)
-    after = private_bytes(node.pid)
+    after, mapped = private_bytes(node.pid, node.data_dir)
     facts = node.inspect()
     h.tell(
         f"{filling.tenants} tenants of {filling.memories} memories of {filling.dimension}-d, "
         f"{facts['file_bytes'] / MIB:.0f} MiB on disk: {before / MIB:.0f} MiB private after the "
-        f"start, {after / MIB:.0f} MiB after {queried} tenants were queried"
+        f"start, {after / MIB:.0f} MiB after {queried} tenants were queried, and "
+        f"{mapped / MIB:.0f} MiB of mapped database pages"
     )
     # A tenant that nobody asks for costs nothing; one that was asked for, little.
-    assert (after - before) / queried < 0.5 * MIB
+    assert (after - before) / queried < 0.25 * MIB
     assert facts["partitions"] == filling.tenants
 
 
