@@ -32,7 +32,6 @@ TABLES: Final = (
     "request_times",
     "manifest",
     "generations",
-    "plans",
 )
 
 U64: Final = struct.Struct(">Q")

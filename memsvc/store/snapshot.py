@@ -108,11 +108,6 @@ class Snapshot:
         with self._txn.cursor(self._t["generations"]) as cursor:
             return [Generation(**json.loads(value)) for _, value in cursor]
 
-    def plans(self) -> list[tuple[str, dict[str, object]]]:
-        """Plans that are not finished, oldest first."""
-        with self._txn.cursor(self._t["plans"]) as cursor:
-            return [(key.decode(), json.loads(value)) for key, value in cursor]
-
     # -- partitions --------------------------------------------------------------------
 
     def partition(self, tenant: str, agent: str) -> Partition | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
@@ -195,11 +194,3 @@ class WriteTxn(Snapshot):
             self._txn.put(UNSETTLED, b"1", db=self._t["meta"])
         else:
             self._txn.delete(UNSETTLED, db=self._t["meta"])
-
-    def put_plan(self, name: str, plan: dict[str, object]) -> None:
-        """Writes down what is about to be done, so that a crash cannot lose it."""
-        self._txn.put(name.encode(), json.dumps(plan).encode(), db=self._t["plans"])
-
-    def drop_plan(self, name: str) -> None:
-        """Strikes off a plan that is done."""
-        self._txn.delete(name.encode(), db=self._t["plans"])
