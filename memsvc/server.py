@@ -29,7 +29,7 @@ from memsvc.domain.errors import FailedPrecondition
 from memsvc.http.app import AppOptions, HttpApp, metrics_app
 from memsvc.http.server import HttpOptions, HttpServer
 from memsvc.rpc.server import RpcOptions, RpcServer
-from memsvc.service import logs, traces
+from memsvc.service import allocator, logs, traces
 from memsvc.service.access import Access, Gate
 from memsvc.service.admin import AdminService
 from memsvc.service.limits import CallPool, RateLimiter
@@ -226,6 +226,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for key, note in effective.notes.items():
         log.warning("%s: %s", key, note)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    allocator.tune()
     _raise_open_files()
     signals = _Signals()
     try:

@@ -26,7 +26,7 @@ from memsvc.domain.types import (
     StoreFacts,
 )
 from memsvc.segments.costs import measure_costs
-from memsvc.service import sweeper
+from memsvc.service import allocator, sweeper
 from memsvc.service.builder import Builder
 from memsvc.service.degradation import Degradation
 from memsvc.service.erasures import Erasures

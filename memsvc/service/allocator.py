@@ -1,0 +1,45 @@
+"""Memory that requests leave behind goes back to the system.
+
+Each thread of a server takes memory from one of many arenas of the C library, which keep what
+they once had: after a while of large messages a server of 100 MB held a gigabyte of nothing.
+Two arenas are enough, since Python runs one thread at a time; large blocks are mapped one by
+one, so that they go back when they are freed; and what is left is given back now and then.
+Where the C library is not glibc, nothing of this is done.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from typing import Final
+
+ARENAS: Final = 2
+MAPPED_BYTES: Final = 1 << 20
+"""Blocks from this size on are mapped. By itself glibc raises the bound, up to 32 MB, with
+each mapped block that is freed."""
+
+_M_MMAP_THRESHOLD: Final = -3
+_M_ARENA_MAX: Final = -8
+
+
+def tune() -> bool:
+    """Sets the bounds; before threads are started. What the environment says wins. False
+    where there is nothing to set."""
+    libc = ctypes.CDLL(None)
+    if not hasattr(libc, "malloc_trim"):
+        return False
+    if "MALLOC_ARENA_MAX" not in os.environ:
+        libc.mallopt(_M_ARENA_MAX, ARENAS)
+    if "MALLOC_MMAP_THRESHOLD_" not in os.environ:
+        libc.mallopt(_M_MMAP_THRESHOLD, MAPPED_BYTES)
+    return True
+
+
+def give_back() -> bool:
+    """Gives free pages back to the system: some milliseconds, without holding up Python.
+    False where that cannot be done."""
+    libc = ctypes.CDLL(None)
+    if not hasattr(libc, "malloc_trim"):
+        return False
+    libc.malloc_trim(ctypes.c_size_t(0))
+    return True
