@@ -22,7 +22,13 @@ from memsvc.domain.errors import Code
 from memsvc.http.problems import REASON_STATUSES, STATUSES
 from memsvc.service.tokens_edit import add_token
 from memsvc.v1 import memory_service_pb2 as pb
-from tests.hostile import hostile_reads, hostile_writes, wire_grpc, wire_http  # noqa: F401
+from tests.hostile import (  # noqa: F401  (they register their cases)
+    hostile_names,
+    hostile_reads,
+    hostile_writes,
+    wire_grpc,
+    wire_http,
+)
 from tests.hostile.case import (
     AGENT,
     FOREIGN,
