@@ -3,7 +3,8 @@
 `build.build_segment` makes one, `segment.Segment.open` opens it. The map of the package:
 
 - ``arrayfile``, ``files``, ``guarded``: the container of our formats, durability, checksums
-- ``vectors``, ``quantise``, ``rescore``, ``topk``: exact scores and scans; ``graph``: approximate search
+- ``vectors``, ``quantise``, ``rescore``, ``topk``: exact scores and scans
+- ``graph``: approximate search
 - ``postings``, ``sorted_strings``: keywords
 - ``columns``, ``column_file``, ``dictionary``, ``numbers``, ``masks``: filters
 - ``build``, ``throttle``: making a segment; ``segment``: opening, verifying, setting aside;

@@ -12,6 +12,11 @@ class BadFile(Exception):
     whoever knows the file's entry in the manifest turns it into `SegmentDamaged`."""
 
 
+class FilesUnavailable(OSError):
+    """A file cannot be opened now, for want of descriptors, memory or rights. It says
+    nothing about the file: nothing is to be set aside for it."""
+
+
 class SegmentDamaged(Exception):
     """A file of a segment was found damaged while it was being read.
 

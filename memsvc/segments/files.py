@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 import xxhash
 
 from memsvc.domain.manifest import FileMeta
-from memsvc.segments.errors import BadFile
+from memsvc.segments.errors import BadFile, FilesUnavailable
 
 DAMAGED_SUFFIX: Final = ".damaged"
 TEMPORARY_SUFFIX: Final = ".tmp"
 _CHUNK: Final = 1 << 20
+_SHORTAGES: Final = frozenset(
+    (
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENOMEM,
+        errno.EAGAIN,
+        errno.EINTR,
+        errno.EACCES,
+        errno.EPERM,
+    )
+)
+"""Errors that tell of the process or the machine, not of the file."""
 
 
 def fsync_directory(path: Path) -> None:
@@ -45,7 +59,8 @@ def publish(temporary: Path, final: Path) -> None:
 def map_file(path: Path) -> mmap.mmap:
     """The whole file, mapped read-only; the mapping outlives the file's name.
 
-    Raises BadFile when there is none, when it is empty or cannot be read.
+    Raises BadFile when there is none, when it is empty or cannot be read; FilesUnavailable
+    when the process may not open another one.
     """
     return _map(path, 1)[0]
 
@@ -54,7 +69,8 @@ def map_twice(path: Path) -> tuple[mmap.mmap, mmap.mmap]:
     """As `map_file`, and a second mapping of the same file for scattered reads: the kernel
     reads there only what is touched, where it otherwise may read megabytes around each page."""
     first, second = _map(path, 2)
-    second.madvise(mmap.MADV_RANDOM)
+    with suppress(OSError):  # advice
+        second.madvise(mmap.MADV_RANDOM)
     return first, second
 
 
@@ -64,7 +80,11 @@ def _map(path: Path, times: int) -> list[mmap.mmap]:
             return [mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) for _ in range(times)]
     except FileNotFoundError:
         raise BadFile("missing") from None
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        if error.errno in _SHORTAGES:
+            raise FilesUnavailable(error.errno, error.strerror, str(path)) from error
+        raise BadFile(f"cannot be mapped: {error}") from error
+    except ValueError as error:
         raise BadFile(f"cannot be mapped: {error}") from error
 
 

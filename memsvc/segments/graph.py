@@ -5,6 +5,7 @@ Keys are local rows (0 to count-1 in the order of the segment's rows).
 
 from __future__ import annotations
 
+import errno
 import mmap
 import threading
 from collections.abc import Iterator, Mapping
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from usearch.compiled import MetricKind, ScalarKind
 from usearch.index import Index as UsearchIndex
 
-from memsvc.segments.errors import BadFile
+from memsvc.segments.errors import BadFile, FilesUnavailable
 from memsvc.segments.files import TEMPORARY_SUFFIX, checksum_of, map_file, publish
 from memsvc.segments.quantise import quantise, quantise_one
 from memsvc.segments.topk import Index, Sims
@@ -110,6 +111,8 @@ class Graph:
         )
         try:
             index.view(self._data)
+        except MemoryError as error:
+            raise FilesUnavailable(errno.ENOMEM, "no memory for a view of a graph") from error
         except Exception as error:  # the binding raises RuntimeError and ValueError alike
             raise BadFile(f"cannot be opened: {error}") from error
         if len(index) != self.vectors or index.ndim != self.dimension:

@@ -76,11 +76,16 @@ class Postings:
         return self._docs[low:high], self._tfs[low:high]
 
 
-def open_postings(data: mmap.mmap, segment: str, count: int) -> Postings:
-    """The keyword index of a segment of ``count`` rows from its mapped, verified file.
+def open_postings(
+    data: mmap.mmap, segment: str, count: int, analyzer: str | None = None
+) -> Postings:
+    """The keyword index of a segment of ``count`` rows from its mapped, verified file, made
+    by the rules ``analyzer`` where given: words cut by other rules would not be found.
     Raises BadFile."""
     file = ArrayFile(data, KIND, VERSION, check_sums=False)
     file.require(segment=segment)
+    if analyzer is not None:
+        file.require(analyzer=analyzer)
     postings = Postings(file)
     if postings.count != count:
         raise BadFile(f"is for {postings.count} rows, expected {count}")

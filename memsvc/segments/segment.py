@@ -59,13 +59,21 @@ class Segment:
     listed in ``damaged``. Safe for any number of threads. Nothing needs closing: the maps go
     with the last reference, and a removed file lives until then."""
 
-    def __init__(self, root: Path, meta: SegmentMeta, *, verify: bool = True) -> None:
+    def __init__(
+        self,
+        root: Path,
+        meta: SegmentMeta,
+        *,
+        verify: bool = True,
+        analyzer: str | None = None,
+    ) -> None:
         self.meta = meta
         self.count = meta.count
         self.columns: ColumnSet | None = None
         self.postings: Postings | None = None
         self._folder = root / meta.name
         self._verify = verify
+        self._analyzer = analyzer
         self._lock = threading.Lock()
         self._damaged: tuple[Damage, ...] = ()
         self._rows: dict[int, VectorRows] = {}
@@ -74,10 +82,23 @@ class Segment:
         self._open()
 
     @classmethod
-    def open(cls, root: Path, meta: SegmentMeta, *, verify: bool = True) -> Segment:
+    def open(
+        cls,
+        root: Path,
+        meta: SegmentMeta,
+        *,
+        verify: bool = True,
+        analyzer: str | None = None,
+    ) -> Segment:
         """Opens what can be opened; never raises for a damaged file. ``verify=False`` trusts
-        the files, for those that this process has just written or checked."""
-        return cls(root, meta, verify=verify)
+        the files, for those that this process has just written or checked. Postings of other
+        rules than ``analyzer`` count as damaged. Raises FilesUnavailable."""
+        return cls(root, meta, verify=verify, analyzer=analyzer)
+
+    @property
+    def descriptors(self) -> int:
+        """File descriptors it holds, at most."""
+        return sum(2 if file.kind in (ROWS_KIND, SCAN_KIND) else 1 for file in self.meta.files)
 
     @property
     def damaged(self) -> tuple[Damage, ...]:
@@ -107,7 +128,8 @@ class Segment:
                 )
             elif file.kind == "postings":
                 self.postings = self._part(
-                    file, lambda data: open_postings(data, meta.name, meta.count)
+                    file,
+                    lambda data: open_postings(data, meta.name, meta.count, self._analyzer),
                 )
         for part in (self.columns, self.postings):
             if part is not None:
@@ -195,7 +217,8 @@ class Segment:
 
 def verify(root: Path, meta: SegmentMeta) -> list[Damage]:
     """Reads every file of a segment whole and lists those that are missing or not as
-    written. For the scrubber, for copies that just arrived, and before a backup."""
+    written. For the scrubber, for copies that just arrived, and before a backup. Raises
+    FilesUnavailable."""
     found = []
     for file in meta.files:
         try:

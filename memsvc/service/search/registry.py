@@ -2,21 +2,39 @@
 
 from __future__ import annotations
 
+import resource
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
+from memsvc.domain.errors import Unavailable
 from memsvc.domain.manifest import SegmentMeta
+from memsvc.segments.errors import FilesUnavailable
 from memsvc.service.search.view import (
     OnDamage,
     PartitionHolder,
     PartitionView,
     StaleSnapshot,
 )
+from memsvc.store.keys import Partition
 from memsvc.store.snapshot import Snapshot
 from memsvc.store.store import Store
+
+DESCRIPTORS_MAX: Final = 14_000
+"""File descriptors of all open segments at most: 2,000 segments of one generation. Each
+mapping also takes one of the 65,530 areas a process may have."""
+_RETRY_MS: Final = 1_000
+
+
+def descriptors_allowed() -> int:
+    """File descriptors that open segments may take; as many are left for connections."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return DESCRIPTORS_MAX
+    return min(DESCRIPTORS_MAX, soft // 2)
 
 
 def partition_dir(data_dir: Path, number: int) -> Path:
@@ -25,7 +43,8 @@ def partition_dir(data_dir: Path, number: int) -> Path:
 
 
 class Views:
-    """Least-recently-used views within ``budget`` bytes of private memory."""
+    """The views used last, within ``budget`` bytes of private memory and ``descriptors`` open
+    files."""
 
     def __init__(self, store: Store, budget: int, attributes: tuple[str, ...]) -> None:
         self._store = store
@@ -34,7 +53,9 @@ class Views:
         self._holders: OrderedDict[int, PartitionHolder] = OrderedDict()
         self._sizes: dict[int, int] = {}
         self._total = 0
+        self._files: dict[int, int] = {}
         self.budget = budget
+        self.descriptors = descriptors_allowed()
         self.on_damage: OnDamage = lambda _meta, _damages: None
         """Told of damaged segment files; set once, when there is somebody to tell."""
 
@@ -55,7 +76,7 @@ class Views:
                     return
                 holder = self._holder(partition.number)
                 try:
-                    view = holder.at(snapshot, partition)
+                    view = self._view(holder, snapshot, partition)
                 except StaleSnapshot:
                     continue
                 self._account(partition.number, holder)
@@ -65,14 +86,44 @@ class Views:
     def drop(self, number: int) -> None:
         """Lets go of a partition's view; the next query makes it anew."""
         with self._lock:
-            self._holders.pop(number, None)
-            self._total -= self._sizes.pop(number, 0)
+            dropped = self._forget(number)
+        del dropped  # unmaps, outside the lock
+
+    def settle(self, number: int) -> None:
+        """Brings the view of a partition, if there is one, up to date after its segments were
+        replaced: else an idle one would keep the old ones mapped, and the next query would
+        wait for the new ones to be opened. Call it with no lock held; files are opened while
+        queries go on."""
+        with self._lock:
+            holder = self._holders.get(number)
+        if holder is None:
+            return
+        try:
+            with self._store.read() as snapshot:
+                metas = snapshot.segments(number)
+            holder.prepare(metas)
+            with self._store.read() as snapshot:
+                partition = snapshot.partition_number(number)
+                if partition is None:
+                    self.drop(number)
+                    return
+                holder.at(snapshot, partition)
+        except StaleSnapshot:
+            # A query was here with a later snapshot, which has the new segments too; or they
+            # were replaced again, and whoever did that calls this again.
+            pass
+        except FilesUnavailable:
+            self.drop(number)
+        finally:
+            holder.prepare([])  # what was opened and not needed after all
+        self._account(number, holder)
 
     def clear(self) -> None:
         """Lets go of everything."""
         with self._lock:
             self._holders.clear()
             self._sizes.clear()
+            self._files.clear()
             self._total = 0
 
     def _holder(self, number: int) -> PartitionHolder:
@@ -87,17 +138,55 @@ class Views:
             self._holders.move_to_end(number)
             return holder
 
+    def _view(
+        self, holder: PartitionHolder, snapshot: Snapshot, partition: Partition
+    ) -> PartitionView:
+        """The view; when files cannot be opened, again after others were let go."""
+        try:
+            return holder.at(snapshot, partition)
+        except FilesUnavailable:
+            self._make_room(partition.number)
+        try:
+            return holder.at(snapshot, partition)
+        except FilesUnavailable as error:
+            raise Unavailable(
+                f"segment files cannot be opened now: {error.strerror}",
+                reason="OUT_OF_FILES",
+                hint="raise the limit of open files (ulimit -n) or free memory; "
+                "check the rights of the data directory",
+                retry_after_ms=_RETRY_MS,
+            ) from error
+
+    def _make_room(self, number: int) -> None:
+        """Lets go of that half of the views that was not used for longest, never of one."""
+        with self._lock:
+            others = [other for other in self._holders if other != number]
+            dropped = [self._forget(other) for other in others[: -(-len(others) // 2)]]
+        del dropped  # unmaps, outside the lock
+
+    def _forget(self, number: int) -> PartitionHolder | None:
+        self._total -= self._sizes.pop(number, 0)
+        self._files.pop(number, None)
+        return self._holders.pop(number, None)
+
     def _still_there(self, meta: SegmentMeta) -> bool:
         with self._store.read() as snapshot:
             return any(s.name == meta.name for s in snapshot.segments(meta.partition))
 
     def _account(self, number: int, holder: PartitionHolder) -> None:
-        size = holder.nbytes
+        size, files = holder.nbytes, holder.descriptors
+        dropped = []
         with self._lock:
-            if number not in self._holders:
+            if self._holders.get(number) is not holder:
                 return
             self._total += size - self._sizes.get(number, 0)
             self._sizes[number] = size
-            while self._total > self.budget and len(self._holders) > 1:
-                oldest, _ = self._holders.popitem(last=False)
-                self._total -= self._sizes.pop(oldest, 0)
+            self._files[number] = files
+            open_files = sum(self._files.values())
+            while len(self._holders) > 1 and (
+                self._total > self.budget or open_files > self.descriptors
+            ):
+                oldest = next(iter(self._holders))
+                open_files -= self._files.get(oldest, 0)
+                dropped.append(self._forget(oldest))
+        del dropped  # unmaps, outside the lock

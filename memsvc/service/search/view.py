@@ -22,6 +22,7 @@ from memsvc.service.search.mutable import from_states
 from memsvc.service.search.parts import Part, TailBuilder, changed_rows
 from memsvc.store.keys import Partition
 from memsvc.store.snapshot import Change, Snapshot
+from memsvc.text.tokenize import ANALYZER_VERSION
 
 OnDamage = Callable[[SegmentMeta, tuple[Damage, ...]], None]
 
@@ -68,20 +69,40 @@ class PartitionHolder:
         self._sealed: dict[str, _Sealed] = {}
         self._tail: TailBuilder | None = None
         self._generations: dict[int, int] = {}
+        self._ready: dict[str, Segment] = {}
 
     @property
     def nbytes(self) -> int:
         """Memory taken by this process, in bytes, approximately."""
         tail = self._tail.nbytes if self._tail else 0
         return tail + sum(
-            s.part.mutable.nbytes + s.part.rows.nbytes + sum(b.nbytes for b in s.late.values())
-            for s in self._sealed.values()
+            s.part.mutable.nbytes
+            + s.part.rows.nbytes
+            + sum(b.nbytes for b in tuple(s.late.values()))
+            for s in tuple(self._sealed.values())
         )
+
+    @property
+    def descriptors(self) -> int:
+        """File descriptors of the open segments."""
+        held = [s.part.segment for s in tuple(self._sealed.values())]
+        return sum(segment.descriptors for segment in held if segment is not None)
+
+    def prepare(self, metas: list[SegmentMeta]) -> None:
+        """Opens segments that the next refresh will need, while queries go on with the view
+        there is, and lets go of those that were opened before and not used. Raises
+        FilesUnavailable."""
+        with self._lock:
+            missing = [meta for meta in metas if meta.name not in self._sealed]
+        opened = {meta.name: self._open(meta) for meta in missing}
+        with self._lock:
+            self._ready = opened
 
     def at(self, snapshot: Snapshot, partition: Partition) -> PartitionView:
         """The view for a snapshot, of which ``partition`` is the record.
 
-        Raises StaleSnapshot when a newer snapshot has been used already.
+        Raises StaleSnapshot when a newer snapshot has been used already, and FilesUnavailable
+        when files cannot be opened now; the next call begins again.
         """
         with self._lock:
             view = self._view
@@ -138,7 +159,7 @@ class PartitionHolder:
             if meta.name in opened:
                 after = list(snapshot.changes(self._number, meta.position))
             self._apply(snapshot, sealed, after)
-        self._sealed = kept
+        self._sealed, self._ready = kept, {}
         if self._tail is not None and seen is not None:
             self._tail = self._tail.rebased(snapshot, partition.sealed_row)
             self._change_tail(snapshot, [c for c in changes if c.generation])
@@ -152,7 +173,7 @@ class PartitionHolder:
     def _opened(self, snapshot: Snapshot, meta: SegmentMeta, known: _Sealed | None) -> _Sealed:
         segment = known.part.segment if known is not None else None
         if segment is None:
-            segment = Segment.open(self._dir, meta)
+            segment = self._ready.pop(meta.name, None) or self._open(meta)
             if segment.damaged and not self._still_there(meta):
                 # Replaced since the snapshot was taken, and its files with it.
                 raise StaleSnapshot
@@ -168,6 +189,9 @@ class PartitionHolder:
             states = snapshot.raw_states(self._number, rows.tolist())
         part = Part(meta.name, rows, from_states(states), {}, segment, None)
         return _Sealed(meta, part, {})
+
+    def _open(self, meta: SegmentMeta) -> Segment:
+        return Segment.open(self._dir, meta, analyzer=ANALYZER_VERSION)
 
     def _apply(self, snapshot: Snapshot, sealed: _Sealed, changes: list[Change]) -> None:
         """Brings a segment's changing columns and late vectors up to the snapshot."""

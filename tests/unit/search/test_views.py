@@ -1,0 +1,157 @@
+"""Views when files are short, replaced or of other rules, and when a refresh fails half-way."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memsvc.domain.errors import Unavailable
+from memsvc.service.search import view as view_module
+from memsvc.service.search.view import PartitionHolder
+from memsvc.store.snapshot import Snapshot
+from tests.semantics.harness import World
+
+VECTOR = [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
+OTHER = ("other", "agent")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path / "data")
+    for number in range(5):
+        made.put(summary=f"alpha w{number}", vector=VECTOR)
+    made.seal()
+    yield made
+    made.close()
+
+
+def holder_of(world: World, number: int = 1) -> PartitionHolder | None:
+    return world.node.views._holders.get(number)
+
+
+class Shortage:
+    """Makes opening segment files fail, ``left`` times."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, number: int, left: int = 1 << 30) -> None:
+        self.left = left
+        real = Path.open
+
+        def fail(path: Path, *args: Any, **more: Any) -> Any:
+            if "segments" in path.parts and self.left > 0:
+                self.left -= 1
+                raise OSError(number, "short of it", str(path))
+            return real(path, *args, **more)
+
+        monkeypatch.setattr(Path, "open", fail)
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EACCES])
+def test_a_shortage_sets_no_sound_file_aside(
+    world: World, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    world.node.views.clear()
+    before = sorted(world.folder.rglob("segments/*/*/*"))
+    with monkeypatch.context() as patched:
+        Shortage(patched, number)
+        with pytest.raises(Unavailable) as caught:
+            world.query(text="alpha", mode="KEYWORD")
+        assert caught.value.reason == "OUT_OF_FILES"
+        assert caught.value.retry_after_ms
+    assert sorted(world.folder.rglob("segments/*/*/*")) == before
+    assert world.node.maintenance.damaged_files == 0
+    assert len(world.query(text="alpha", mode="KEYWORD")["items"]) == 5
+
+
+def test_a_shortage_ends_when_views_not_used_for_long_are_let_go(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.put(ns=OTHER, summary="alpha", vector=VECTOR)
+    world.node.views.drop(1)
+    world.query(ns=OTHER, text="alpha", mode="KEYWORD")
+    assert holder_of(world, 2) is not None
+    Shortage(monkeypatch, errno.EMFILE, left=1)
+    assert len(world.query(text="alpha", mode="KEYWORD")["items"]) == 5
+    assert holder_of(world, 2) is None
+
+
+def test_open_segments_are_bounded(world: World) -> None:
+    world.put(ns=OTHER, summary="alpha", vector=VECTOR)
+    world.seal()
+    world.query(text="alpha", mode="KEYWORD")
+    views = world.node.views
+    views.descriptors = 1
+    world.query(ns=OTHER, text="alpha", mode="KEYWORD")
+    assert holder_of(world) is None
+    assert holder_of(world, 2) is not None
+    assert len(world.query(text="alpha", mode="KEYWORD")["items"]) == 5
+
+
+def test_postings_of_another_analyzer_are_not_searched(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.node.views.clear()
+    monkeypatch.setattr(view_module, "ANALYZER_VERSION", "2/other")
+    world.query(text="alpha", mode="KEYWORD")
+    holder = holder_of(world)
+    assert holder is not None
+    (sealed,) = holder._sealed.values()
+    assert sealed.part.segment is not None
+    assert sealed.part.segment.postings is None
+    assert sealed.part.segment.columns is not None
+    assert "analyzer is" in sealed.part.segment.damaged[0].reason
+
+
+def test_an_idle_view_lets_go_of_a_replaced_segment(world: World) -> None:
+    world.query(text="alpha", mode="KEYWORD")
+    holder = holder_of(world)
+    assert holder is not None
+    old = set(holder._sealed)
+    world.put(summary="alpha late", vector=VECTOR)
+    world.merge()
+    world.node.views.settle(1)
+    (new,) = world.segments()
+    assert set(holder._sealed) == {new["name"]} != old
+    assert holder._ready == {}
+    assert len(world.query(text="alpha", mode="KEYWORD")["items"]) == 6
+
+
+def test_settling_a_partition_nobody_asked_for_opens_nothing(world: World) -> None:
+    world.node.views.clear()
+    world.node.views.settle(1)
+    world.node.views.settle(77)
+    assert holder_of(world) is None
+
+
+def test_a_refresh_that_failed_half_way_adds_no_vector_twice(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [world.put(summary=f"bravo {n}") for n in range(2)]
+    world.merge()
+    world.query(vector=VECTOR)
+    for id_text in ids:
+        world.write({"vector": {"id": id_text, "vector": VECTOR}})
+    real, calls = Snapshot.vector, 0
+
+    def failing(self: Snapshot, *args: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise RuntimeError("half-way")
+        return real(self, *args)
+
+    monkeypatch.setattr(Snapshot, "vector", failing)
+    with world.node.store.read() as snapshot:
+        partition = snapshot.partition_number(1)
+        holder = holder_of(world)
+        assert partition is not None and holder is not None
+        with pytest.raises(RuntimeError):
+            holder.at(snapshot, partition)
+        view = holder.at(snapshot, partition)
+    late = [extra.local.tolist() for part in view.parts for extra in part.extra.values()]
+    assert sorted(len(rows) for rows in late if rows) == [2]
+    found = [item["id"] for item in world.query(vector=VECTOR, top_k=50)["items"]]
+    assert len(found) == len(set(found)) == 7
