@@ -105,14 +105,18 @@ class Extra:
 
     def take(self, places: Index) -> NDArray[np.float32]:
         """Vectors by their number, gathered."""
-        order = np.argsort(places, kind="stable")
-        ascending = places[order]
+        if len(places) > 1 and (np.diff(places) < 0).any():
+            order = np.argsort(places, kind="stable")
+            shuffled = np.empty((len(places), self.chunks[0].shape[1]), np.float32)
+            shuffled[order] = self.take(places[order])
+            return shuffled
         rows = np.empty((len(places), self.chunks[0].shape[1]), np.float32)
         start = low = 0
         for chunk in self.chunks:
-            high = int(np.searchsorted(ascending, start + len(chunk)))
+            high = int(np.searchsorted(places, start + len(chunk)))
             if high > low:
-                rows[order[low:high]] = chunk[ascending[low:high] - start]
+                # "clip" because the default mode gathers into a second buffer first.
+                np.take(chunk, places[low:high] - start, 0, rows[low:high], "clip")
             start, low = start + len(chunk), high
         return rows
 
