@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from memsvc.domain.filters import Filter, matches
-from memsvc.domain.limits import MAX_ENTRY_EFFECTS, MAX_RETURNED_IDS
+from memsvc.domain.limits import MAX_RETURNED_IDS
 from memsvc.domain.log import Action, Effect, Entry, RememberedRequest
 from memsvc.domain.records import State, current_status
 from memsvc.domain.types import Caller, ForgetAnswer, ForgetMode, ForgetRequest, Status
@@ -19,7 +19,7 @@ from memsvc.store.snapshot import Snapshot
 from memsvc.store.write_txn import WriteTxn
 
 ID_BYTES: Final = 16
-FORGET_BATCH: Final = MAX_ENTRY_EFFECTS
+FORGET_BATCH: Final = 2_000
 """Candidates judged in one transaction, so that writes of others go on in between."""
 
 
