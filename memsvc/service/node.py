@@ -57,6 +57,7 @@ log = logging.getLogger(__name__)
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
 RECALL_FLUSH_S = 5.0
+GIVE_BACK_EVERY_S = 20.0
 SILENT_S = 60.0
 """Longest time between two signs of life of upkeep; a slow disk takes seconds."""
 HELD_UP_S = 600.0
@@ -227,7 +228,8 @@ class Node:
     # -- upkeep ------------------------------------------------------------------------
 
     def _tick_loop(self) -> None:
-        next_recalls = time.monotonic()
+        next_recalls = next_return = time.monotonic()
+        returner = allocator.Returner()
         while not self._stopping.wait(1.0):
             try:
                 self._ticked = time.monotonic()
@@ -235,6 +237,9 @@ class Node:
                 if time.monotonic() >= next_recalls:
                     next_recalls = time.monotonic() + RECALL_FLUSH_S
                     self._flush_recalls()
+                if time.monotonic() >= next_return:
+                    next_return = time.monotonic() + GIVE_BACK_EVERY_S
+                    returner.tick()
             except Exception:
                 log.exception("upkeep failed; it is tried again in a second")
 
