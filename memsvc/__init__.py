@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from memsvc.version import __version__
+
 if TYPE_CHECKING:
     from memsvc.embedded import Embedded, open
 
-__version__ = "0.1.0"
 __all__ = ["Embedded", "__version__", "open"]
 
 

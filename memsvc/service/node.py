@@ -16,7 +16,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-import memsvc
 from memsvc.config import Settings
 from memsvc.domain.types import (
     Degraded,
@@ -51,6 +50,7 @@ from memsvc.service.writing import WriteLimits
 from memsvc.store.store import Store
 from memsvc.store.write_txn import WriteTxn
 from memsvc.store.writer import LAZY_COMMIT_S, Writer
+from memsvc.version import __version__
 
 log = logging.getLogger(__name__)
 
@@ -364,7 +364,7 @@ class Node:
                 self.writer.queued, self.settings.storage.write_queue_max, self.memory.active_calls
             ),
             store=facts,
-            version=memsvc.__version__,
+            version=__version__,
             store_id=self.store.store_id,
             reasons=tuple(reasons),
         )
