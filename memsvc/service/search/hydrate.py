@@ -40,6 +40,10 @@ HIT_BYTES: Final = 200
 """At least what a hit takes in a message beside its head, text and vector."""
 
 
+JUDGED_AT_ONCE: Final = 64
+"""Records judged between two looks at the time: under a millisecond."""
+
+
 class Room:
     """How many bytes the hits of one answer may still take, of ``most`` in all."""
 
@@ -90,12 +94,11 @@ def hydrate(
     otherwise only what the columns may have outdated is looked at again.
     """
     hits: list[Hit] = []
-    start, size = 0, limit
+    start = 0
     while len(hits) < limit and start < len(candidates.rows):
         how.check()
-        # As many as are missing: usually every one of them passes. Where records are judged
-        # and few pass, ever more at a time.
-        size = max(8, limit - len(hits)) if not judge else max(size, 8) * 2
+        # As many as are missing: usually every one of them passes.
+        size = JUDGED_AT_ONCE if judge else max(8, limit - len(hits))
         batch = slice(start, start + size)
         start = batch.stop
         hits.extend(_passing(candidates, batch, snapshot, reader, how, judge))
