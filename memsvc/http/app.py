@@ -259,6 +259,8 @@ class HttpApp:
             raise
         finally:
             watch.cancel()
+            # It may hold an error, whose traceback holds this frame, which holds the body.
+            del future
 
     async def _health(self, request: Request) -> Response:
         try:

@@ -171,10 +171,10 @@ class MemoryService:
                 self.settings.write_limits,
                 self._random,
             )
-            future = self._writer.submit(
-                decision, items=len(request.items), deadline=control.deadline
+            return _result(
+                self._writer.submit(decision, items=len(request.items), deadline=control.deadline),
+                control,
             )
-            return _result(future, control)
 
     # -- query -------------------------------------------------------------------------
 
@@ -296,6 +296,8 @@ class MemoryService:
                     f"the deadline passed when {answer.changed} memories were done",
                     hint="send it again with the same request_id: it goes on with the rest",
                 ) from error
+            finally:
+                del future  # see _result
             if answer.replayed:
                 break
         assert answer is not None
@@ -376,6 +378,9 @@ def _result(future: Future[T], control: Control) -> T:
             hint="the node's log has the cause; the request may be repeated",
             retry_after_ms=1_000,
         ) from error
+    finally:
+        # The future holds the error, whose traceback holds this frame.
+        del future
 
 
 def start_generation(embedding: str, dimension: int) -> Entry:

@@ -193,19 +193,23 @@ class Writer:
     # -- the thread --------------------------------------------------------------------
 
     def _run(self) -> None:
-        while True:
-            group = self._next_group()
-            if group is None:
-                return
-            try:
-                if self._lazy:
-                    self._commit_lazily(group)
-                else:
-                    self._commit(group)
-            except BaseException as error:  # the thread must survive anything
-                log.exception("writer failed")
-                for request in group:
-                    self._fail(request, error)
+        while self._write_group():
+            pass  # in a method, so that nothing of a group is kept while waiting for the next
+
+    def _write_group(self) -> bool:
+        group = self._next_group()
+        if group is None:
+            return False
+        try:
+            if self._lazy:
+                self._commit_lazily(group)
+            else:
+                self._commit(group)
+        except BaseException as error:  # the thread must survive anything
+            log.exception("writer failed")
+            for request in group:
+                self._fail(request, error)
+        return True
 
     def _next_group(self, until: float | None = None) -> list[_Request[Any]] | None:
         """What is to be committed together. None: the end. With ``until`` (monotonic), an
@@ -281,7 +285,10 @@ class Writer:
         try:
             return True, request.decide(txn)
         except MemsvcError as error:
-            return False, error
+            # Its traceback names this frame, this frame the request, and the request's future
+            # would name the error: a ring that keeps the whole request until it is collected.
+            error.__context__ = None
+            return False, error.with_traceback(None)
 
     def _commit(self, group: list[_Request[Any]]) -> None:
         try:
