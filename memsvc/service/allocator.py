@@ -21,8 +21,8 @@ MAPPED_BYTES: Final = 1 << 20
 """Blocks from this size on are mapped. By itself glibc raises the bound, up to 32 MB, with
 each mapped block that is freed."""
 
-LEAST_GROWTH: Final = 2 << 20
-"""Growth in bytes, if not a sixteenth, from which giving back is worth its time."""
+LEAST_GROWTH: Final = 1 << 20
+"""Growth in bytes, if not a part in 64, from which giving back is worth its time."""
 
 _M_MMAP_THRESHOLD: Final = -3
 _M_ARENA_MAX: Final = -8
@@ -70,7 +70,7 @@ class Returner:
     def tick(self) -> bool:
         """To be called now and then; whether something was given back."""
         now = self._private()
-        if now <= self._least + max(LEAST_GROWTH, self._least // 16):
+        if now <= self._least + max(LEAST_GROWTH, self._least // 64):
             self._least = min(self._least, now)
             return False
         given = give_back()
