@@ -374,7 +374,8 @@ class Writer:
                         break
                     group = more
                 done = _Done([], txn.position, txn.tails(), time.monotonic())
-                self._committed(items, done)
+            # After the commit: whoever waits for the position reads at once.
+            self._committed(items, done)
             self._answer(waiting, outcomes)
         except Exception as error:
             full = self._store.no_room(error)
