@@ -237,6 +237,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         log.error("cannot start: %s%s", error, f" ({hint})" if hint else "")
         return EXIT_CONFIG
     grace_s = effective.settings.server.graceful_shutdown_ms / 1_000 + HEARTBEAT_MARGIN_S
+    allocator.settle()
     heartbeat.start(lambda: server.alive, grace_s=grace_s)
     signals.wait(server)
     server.stop()
