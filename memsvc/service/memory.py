@@ -131,6 +131,7 @@ class MemoryService:
         clock: Callable[[], int],
         random: Callable[[int], bytes] = os.urandom,
         guard_writes: Callable[[], None] = lambda: None,
+        guard_changes: Callable[[], None] = lambda: None,
         own_log_wait_s: float | None = None,
     ) -> None:
         self._store = store
@@ -144,6 +145,7 @@ class MemoryService:
         self._clock = clock
         self._random = random
         self._guard_writes = guard_writes
+        self._guard_changes = guard_changes
         self._own_log_wait_s = own_log_wait_s
         self._active = 0
         self._active_lock = threading.Lock()
@@ -161,6 +163,7 @@ class MemoryService:
             control.check()
             generation = self._generations.named(request.embedding)
             check_write(request, generation.dimension)
+            self._guard_changes()
             self._guard_writes()
             prepared = prepare(request, generation.number, self._clock(), self._random)
             decision = WriteDecision(
@@ -261,6 +264,8 @@ class MemoryService:
             if request.validate_only:
                 # It tells what a query with these filters would tell.
                 check_rights(caller, QueryRequest(request.namespace, filters=filters))
+            if not request.validate_only:
+                self._guard_changes()
             if request.validate_only or not request.ids:
                 # What is acknowledged must be among what is selected.
                 self._writer.settle()

@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from memsvc.config import Settings
+from memsvc.domain.errors import Unavailable
 from memsvc.domain.types import (
     Degraded,
     DegradedLevel,
@@ -93,6 +94,7 @@ class Node:
         check_index(settings)
         self._stopping = threading.Event()
         self._stopped = False
+        self._displaced = False
         self._ready = True
         with ExitStack() as undo:
             self._open(settings, random, builders, undo)
@@ -174,6 +176,7 @@ class Node:
             clock=self.clock,
             random=random,
             guard_writes=self.reserve.guard,
+            guard_changes=self._guard_changes,
             own_log_wait_s=_own_log_wait_s(settings),
         )
         self._schedule = Schedule(settings.lifecycle.compact_cron, self._now())
@@ -243,8 +246,27 @@ class Node:
             except Exception:
                 log.exception("upkeep failed; it is tried again in a second")
 
+    def _gone(self) -> bool:
+        """Whether the data directory is no longer there."""
+        gone = not self.store.in_place
+        if gone and not self._displaced:
+            log.error("%s was moved or deleted: changes are refused", self.store.data_dir)
+        self._displaced = gone
+        return gone
+
+    def _guard_changes(self) -> None:
+        if self._displaced:
+            raise Unavailable(
+                "the data directory is no longer there",
+                reason="DATA_DIR_GONE",
+                hint="it was moved or deleted under the running node: put it back, or start anew",
+                retry_after_ms=5_000,
+            )
+
     def tick(self) -> None:
         """One round of upkeep: disk, expiry, truncation, erasure, schedule, checks."""
+        if self._gone():
+            return
         self.reserve.check()
         self.store.reader_check()
         self.sweep()
@@ -337,6 +359,8 @@ class Node:
     def health(self) -> HealthAnswer:
         """How the node is. Never blocks, never raises."""
         reasons = [] if self._ready else ["stopping"]
+        if self._displaced:
+            reasons.append("the data directory is no longer there: changes are refused")
         if self.reserve.full:
             reasons.append("the disk is full: writes are refused")
         if self._overdue:
@@ -356,7 +380,7 @@ class Node:
                 damaged_files=self.maintenance.damaged_files,
             )
         return HealthAnswer(
-            ready=self._ready,
+            ready=self._ready and not self._displaced,
             role=self.settings.node.role,
             position=position,
             degraded=self.degradation.current,

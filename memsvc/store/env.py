@@ -75,13 +75,21 @@ def _allocate(lock_file: Path) -> None:
 
 
 @contextmanager
-def directory_lock(data_dir: Path) -> Iterator[None]:
-    """Holds the data directory: a second writer process would block silently in LMDB.
+def directory_lock(data_dir: Path) -> Iterator[int]:
+    """Holds the data directory: a second writer process would block silently in LMDB. Gives
+    the descriptor of the lock.
 
-    Raises FailedPrecondition when another process has it.
+    Raises FailedPrecondition when another process has it, or it cannot be used.
     """
-    data_dir.mkdir(parents=True, exist_ok=True)
-    fd = os.open(data_dir / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True)
+        fd = os.open(data_dir / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise FailedPrecondition(
+            f"storage.data_dir {data_dir} cannot be used: {error.strerror}",
+            reason="DATA_DIR_UNUSABLE",
+            hint="it must be a directory, or a place for one, on a disk that can be written",
+        ) from error
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -92,7 +100,7 @@ def directory_lock(data_dir: Path) -> Iterator[None]:
             hint="stop it, or choose another storage.data_dir",
         ) from error
     try:
-        yield
+        yield fd
     finally:
         os.close(fd)
 

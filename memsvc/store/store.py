@@ -28,9 +28,10 @@ class Store:
         self.data_dir = data_dir
         self.path = data_dir / "store"
         self._gate = _Gate()
+        self._lock_fd = -1
         with ExitStack() as stack:
             if not readonly:
-                stack.enter_context(directory_lock(data_dir))
+                self._lock_fd = stack.enter_context(directory_lock(data_dir))
                 self._recover_swap()
             self.env = _open_unmoved(self.path) if readonly else Env(self.path, readonly=False)
             # A lambda: the environment may have been replaced by then.
@@ -41,6 +42,18 @@ class Store:
                 self.store_id = snapshot.store_id
             self._check_format()
             self._stack = stack.pop_all()
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the data directory is still the one that was opened. One that was moved or
+        deleted takes writes as before, and they are gone with the process."""
+        if self._lock_fd < 0:
+            return True
+        try:
+            there = os.stat(self.data_dir / "LOCK")
+        except OSError:
+            return False
+        return os.path.samestat(there, os.fstat(self._lock_fd))
 
     def close(self) -> None:
         """Closes the environment and gives the directory up. Waits for running reads."""
