@@ -120,10 +120,15 @@ class Run:
             request = self.draw.rng.choice(again)
         else:
             request = self.draw.forget(self.clock.now)
-        self._note("forget", request)
+        caller = self._caller()
+        self._note("forget", (caller.actor, request))
         if isinstance(request.filters, f.And) and request.filters.filters[-1:] == (f.And(()),):
             request = replace(request, filters=request.filters.filters[0])
-        answer, code = _called(lambda: self.world.node.memory.forget(READER, request, Control()))
+        answer, code = _called(lambda: self.world.node.memory.forget(caller, request, Control()))
+        if request.validate_only and not caller.may_review and _hidden_named(request.filters):
+            # A preview tells no more than a query by the same filter would.
+            assert code == "PERMISSION_DENIED", f"answered {code!r}"
+            return
         known = None if request.validate_only else self._known("f", request)
         if known is not None:
             self._repeated(known, request, answer, code)
