@@ -7,12 +7,11 @@ import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from benchmarks.report import Report
 from benchmarks.workspace import Workspace
 
-LEVELS: Final = ("quick", "default", "full")
 T = TypeVar("T")
 
 

@@ -112,13 +112,14 @@ def by_both(fuse: Fuse = fusion.fuse) -> Callable[[Case], NDArray[np.intp]]:
     def order(case: Case) -> NDArray[np.intp]:
         union = np.union1d(by_words(case)[:CANDIDATES], by_vector(case)[:CANDIDATES])
         scores = fuse(case.words[union], case.bound, case.cosine[union])
-        return union[fusion.rank(scores, union)]
+        return union[_best(scores)]
 
     return order
 
 
 def _best(scores: Floats) -> NDArray[np.intp]:
-    return fusion.rank(scores, np.arange(len(scores)))
+    """Places by falling score; of equal ones the first."""
+    return np.argsort(-scores, kind="stable")
 
 
 @contextmanager

@@ -15,7 +15,6 @@ from memsvc.v1 import types_pb2 as pb
 
 _BOUNDS: Final = ("gt", "gte", "lt", "lte")
 _TESTS: Final = (*_BOUNDS, "in", "exists")
-_COMBINERS: Final = ("and", "or", "not")
 
 
 def parse_filter(document: object, path: str = "filters") -> f.Filter:

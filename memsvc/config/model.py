@@ -28,11 +28,6 @@ class Settings(Section):
         """The tokens file in force."""
         return Path(self.auth.tokens_file or self.storage.data_dir / "tokens.yaml")
 
-    @property
-    def snapshot_path(self) -> Path:
-        """The snapshot directory in force."""
-        return Path(self.storage.snapshot_dir or self.storage.data_dir / "snapshots")
-
     def min_score(self, tenant: str, agent: str) -> float:
         """Least cosine similarity for a namespace when a request sets none."""
         return self.query.min_score_by_namespace.get(f"{tenant}/{agent}", self.query.min_score)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from memsvc.domain import limits
-from memsvc.domain.errors import InvalidArgument, Violation, invalid
+from memsvc.domain.errors import InvalidArgument, Violation
 from memsvc.domain.filters import ATTRIBUTE_NAME, Filter, normalise, text_fits
 from memsvc.domain.types import (
     AttributeValue,
@@ -342,8 +342,3 @@ def check_forget(request: ForgetRequest) -> Filter | None:
     filters = checker.filter("filters", request.filters)
     checker.finish()
     return filters
-
-
-def one_field(field: str, description: str, hint: str = "") -> InvalidArgument:
-    """An InvalidArgument about one field, for checks that need the store."""
-    return invalid(field, description, hint)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -16,9 +15,6 @@ from typing import Any
 from memsvc import pinning
 
 log = logging.getLogger(__name__)
-
-SINGLE_THREADED = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-"""Two BLAS threads in two scanning threads halve the throughput of both."""
 
 
 class BuilderFailed(Exception):
@@ -80,13 +76,3 @@ class Builder:
                 )
                 log.info("builder started, pid %d", self._process.pid)
             return self._process
-
-    @property
-    def pid(self) -> int | None:
-        """Process id, None before the first job."""
-        return None if self._process is None else self._process.pid
-
-    def kill(self) -> None:
-        """Kills the process, for tests of what happens then."""
-        if self._process is not None:
-            os.kill(self._process.pid, signal.SIGKILL)

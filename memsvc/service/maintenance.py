@@ -217,11 +217,6 @@ class Maintenance:
         """Reads every segment file whole, at once; returns how many were damaged."""
         return self.damages.scrub()
 
-    @property
-    def builder_pids(self) -> list[int]:
-        """Processes that build."""
-        return [b.pid for b in self._builders.values() if b.pid is not None]
-
     # -- the lanes ---------------------------------------------------------------------
 
     def _run(self, lane: str) -> None:

@@ -320,7 +320,7 @@ class Node:
                 ),
                 bool(snapshot.due_requests(now - DAY_MS, 1)),
             )
-        steps: tuple[Callable[[WriteTxn], sweeper.Sweep], ...] = (
+        steps: tuple[Callable[[WriteTxn], bool], ...] = (
             sweeper.expire,
             lambda txn: sweeper.purge(txn, expired_before, replaced_before),
             sweeper.forget_requests,
@@ -328,7 +328,7 @@ class Node:
         for wanted, step in zip(due, steps, strict=True):
             more = wanted
             while more and not self._stopping.is_set():
-                more = self.writer.run(step).more
+                more = self.writer.run(step)
                 self._ticked = time.monotonic()
 
     def _flush_recalls(self) -> None:

@@ -1,14 +1,14 @@
 """Upkeep of records by the clock: expiry, truncation of payloads, old request ids.
 
-Each step is a decision for the writer that does a bounded amount of work and says whether
-more is left.
+Each step is a decision for the writer that does a bounded amount of work and returns whether
+more may be left.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from memsvc.domain.limits import REQUEST_ID_TTL_MS
@@ -23,15 +23,7 @@ BATCH: Final = 2_000
 """Rows handled in one transaction, so that writes never wait long for the sweeper."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sweep:
-    """What a sweep did: ``handled`` rows or keys, ``more`` are left."""
-
-    handled: int
-    more: bool
-
-
-def expire(txn: WriteTxn) -> Sweep:
+def expire(txn: WriteTxn) -> bool:
     """Turns memories whose lifetime has passed into EXPIRED."""
     due = txn.due("expiry", txn.now, BATCH)
     effects: dict[int, list[Effect]] = defaultdict(list)
@@ -55,10 +47,10 @@ def expire(txn: WriteTxn) -> Sweep:
         )
     txn.drop("expiry", stale)
     _append(txn, Action.EXPIRE, effects, "lifetime passed")
-    return Sweep(len(due), len(due) == BATCH)
+    return len(due) == BATCH
 
 
-def purge(txn: WriteTxn, expired_before: int, replaced_before: int) -> Sweep:
+def purge(txn: WriteTxn, expired_before: int, replaced_before: int) -> bool:
     """Drops payloads of memories that expired, and of versions that were replaced, before
     the given times (UTC ms)."""
     effects: dict[int, list[Effect]] = defaultdict(list)
@@ -75,14 +67,14 @@ def purge(txn: WriteTxn, expired_before: int, replaced_before: int) -> Sweep:
             effects[number].append(unchanged_effect(state, row, Action.PURGE))
         txn.drop(table, (keys.TIMED_ROW.pack(*key) for key in due))
     _append(txn, Action.PURGE, effects, "payload dropped on schedule")
-    return Sweep(handled, handled >= BATCH)
+    return handled >= BATCH
 
 
-def forget_requests(txn: WriteTxn) -> Sweep:
+def forget_requests(txn: WriteTxn) -> bool:
     """Forgets request ids after their 24 hours."""
     due = txn.due_requests(txn.now - REQUEST_ID_TTL_MS, BATCH)
     txn.drop_requests(due)
-    return Sweep(len(due), len(due) == BATCH)
+    return len(due) == BATCH
 
 
 def _append(txn: WriteTxn, action: Action, effects: dict[int, list[Effect]], reason: str) -> None:

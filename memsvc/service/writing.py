@@ -123,8 +123,6 @@ class WriteDecision:
         self._generation = generation
         self._limits = limits
         self._random = random
-        self.created: list[Effect] = []
-        """Effects of new memories, for metrics."""
 
     def __call__(self, txn: WriteTxn) -> WriteAnswer:
         """The answer; the entry is appended to the transaction."""
@@ -257,7 +255,6 @@ class WriteDecision:
                 0,
             ),
         )
-        self.created.append(effect)
         return WriteResult(format_id(prepared.id), Outcome.CREATED, effect.status_after, 1)
 
     def _touch(self, item: Touch) -> WriteResult:

@@ -46,12 +46,3 @@ def fuse(
         words[:] = 0.0
     vectors = np.clip(np.nan_to_num(cosine.astype(np.float64), nan=0.0), 0.0, 1.0)
     return keyword_weight * words + (1.0 - keyword_weight) * vectors
-
-
-def rank(scores: NDArray[Any], keys: NDArray[Any]) -> NDArray[np.intp]:
-    """Order of the candidates, best first: by falling score, then by rising key.
-
-    ``keys`` are unique and of any sortable type, so the order depends on the candidates alone and
-    not on the order in which they were found. Shape (n,).
-    """
-    return np.lexsort((keys, -scores))

@@ -35,7 +35,6 @@ class Known:
     maybe_decays: int = 0
     revision: int = 0
     maybe_revision: int = 0
-    touched_importance: bool = False
 
 
 @dataclass

@@ -22,7 +22,6 @@ from memsvc.service.node import Node
 from memsvc.store.store import Store
 
 START = 1_700_000_000_000
-SECOND = 1_000
 HOUR = 3_600_000
 DAY = 24 * HOUR
 DIMENSION = 8

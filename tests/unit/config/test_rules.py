@@ -74,10 +74,9 @@ def test_contradictions_are_refused(overrides: dict[str, object], key: str) -> N
     assert any(key in problem for problem in caught.value.problems)
 
 
-def test_files_default_to_the_data_directory() -> None:
+def test_tokens_default_to_the_data_directory() -> None:
     settings = load(overrides={"storage.data_dir": "/var/lib/memsvc"}).settings
     assert str(settings.tokens_path) == "/var/lib/memsvc/tokens.yaml"
-    assert str(settings.snapshot_path) == "/var/lib/memsvc/snapshots"
 
 
 def test_ipv6_listen_address_survives_a_round_trip() -> None:

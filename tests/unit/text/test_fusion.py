@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from random import Random
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -12,57 +10,33 @@ from hypothesis import strategies as st
 from memsvc.text import fusion
 
 CANDIDATES = st.lists(
-    st.tuples(
-        st.floats(0, 10), st.one_of(st.floats(-1, 1), st.just(float("nan"))), st.integers(0, 99)
-    ),
-    max_size=20,
-    unique_by=lambda candidate: candidate[2],
+    st.tuples(st.floats(0, 10), st.one_of(st.floats(-1, 1), st.just(float("nan")))), max_size=20
 )
 
 
-def columns(found: list[tuple[float, float, int]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    words = np.array([w for w, _, _ in found], np.float64)
-    cosine = np.array([c for _, c, _ in found], np.float64)
-    return words, cosine, np.array([k for _, _, k in found], np.int64)
+def columns(found: list[tuple[float, float]]) -> tuple[np.ndarray, np.ndarray]:
+    words = np.array([w for w, _ in found], np.float64)
+    cosine = np.array([c for _, c in found], np.float64)
+    return words, cosine
 
 
 @given(CANDIDATES, st.floats(0, 10))
-def test_scores_lie_between_zero_and_one(
-    found: list[tuple[float, float, int]], bound: float
-) -> None:
-    words, cosine, _ = columns(found)
+def test_scores_lie_between_zero_and_one(found: list[tuple[float, float]], bound: float) -> None:
+    words, cosine = columns(found)
     scores = fusion.fuse(words, bound, cosine)
     assert scores.shape == words.shape
     assert bool(((scores >= 0) & (scores <= 1)).all())
 
 
-@given(CANDIDATES, st.randoms())
-def test_order_does_not_depend_on_how_candidates_arrive(
-    found: list[tuple[float, float, int]], random: Random
-) -> None:
-    def ordered(candidates: list[tuple[float, float, int]]) -> list[int]:
-        words, cosine, keys = columns(candidates)
-        return [int(key) for key in keys[fusion.rank(fusion.fuse(words, 10.0, cosine), keys)]]
-
-    shuffled = list(found)
-    random.shuffle(shuffled)
-    assert ordered(shuffled) == ordered(found)
-
-
 @given(CANDIDATES)
 def test_a_score_does_not_depend_on_the_other_candidates(
-    found: list[tuple[float, float, int]],
+    found: list[tuple[float, float]],
 ) -> None:
-    words, cosine, _ = columns(found)
+    words, cosine = columns(found)
     together = fusion.fuse(words, 5.0, cosine)
     for i in range(len(found)):
         alone = fusion.fuse(words[i : i + 1], 5.0, cosine[i : i + 1])
         assert alone[0] == together[i]
-
-
-def test_ties_go_to_the_smaller_key() -> None:
-    order = fusion.rank(np.array([0.5, 0.7, 0.5]), np.array([9, 5, 3]))
-    assert order.tolist() == [1, 2, 0]
 
 
 def test_words_alone_carry_a_candidate_without_a_vector() -> None:
