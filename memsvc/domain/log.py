@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+from memsvc.domain.records import State
 from memsvc.domain.types import Status
 
 LOG_FORMAT = 1
@@ -60,6 +61,24 @@ class Effect:
     generation: int = 0
     replaces_row: int = 0
     payload: Payload | None = None
+
+
+def unchanged_effect(state: State, row: int, action: Action) -> Effect:
+    """An effect that leaves a memory as it is, to be changed by ``dataclasses.replace``."""
+    status = Status(state.status)
+    return Effect(
+        state.id,
+        action,
+        row,
+        state.version,
+        status,
+        status,
+        state.ts,
+        state.importance,
+        state.expires_at,
+        state.recalled_at,
+        state.recall_count,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,11 @@ from typing import Final
 
 from memsvc.domain.filters import Filter, matches
 from memsvc.domain.limits import MAX_RETURNED_IDS
-from memsvc.domain.log import Action, Effect, Entry, RememberedRequest
+from memsvc.domain.log import Action, Effect, Entry, RememberedRequest, unchanged_effect
 from memsvc.domain.records import State, current_status
 from memsvc.domain.types import Caller, ForgetAnswer, ForgetMode, ForgetRequest, Status
 from memsvc.service.positions import format_id, format_position
-from memsvc.service.writing import remembered, unchanged_effect
+from memsvc.service.writing import remembered
 from memsvc.store import heads, keys
 from memsvc.store.snapshot import Snapshot
 from memsvc.store.write_txn import WriteTxn

@@ -12,10 +12,9 @@ from dataclasses import replace
 from typing import Final
 
 from memsvc.domain.limits import MAX_ENTRY_EFFECTS
-from memsvc.domain.log import Action, Entry
+from memsvc.domain.log import Action, Entry, unchanged_effect
 from memsvc.domain.types import Namespace, Status
 from memsvc.service.positions import parse_id
-from memsvc.service.writing import unchanged_effect
 from memsvc.store.write_txn import WriteTxn
 
 MAX_PENDING: Final = 100_000

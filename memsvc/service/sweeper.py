@@ -12,10 +12,9 @@ from dataclasses import replace
 from typing import Final
 
 from memsvc.domain.limits import REQUEST_ID_TTL_MS
-from memsvc.domain.log import Action, Effect, Entry
+from memsvc.domain.log import Action, Effect, Entry, unchanged_effect
 from memsvc.domain.records import FLAG_ERASED
 from memsvc.domain.types import Status
-from memsvc.service.writing import unchanged_effect
 from memsvc.store import keys
 from memsvc.store.write_txn import WriteTxn
 

@@ -24,7 +24,14 @@ from memsvc.domain.errors import (
     Violation,
 )
 from memsvc.domain.limits import REQUEST_ID_TTL_MS
-from memsvc.domain.log import Action, Effect, Entry, Payload, RememberedRequest
+from memsvc.domain.log import (
+    Action,
+    Effect,
+    Entry,
+    Payload,
+    RememberedRequest,
+    unchanged_effect,
+)
 from memsvc.domain.records import FLAG_ERASED, State, current_status
 from memsvc.domain.types import (
     Caller,
@@ -416,24 +423,6 @@ class WriteDecision:
         )
         if effect.payload is not None:
             self._payloads[effect.id] = effect.payload
-
-
-def unchanged_effect(state: State, row: int, action: Action) -> Effect:
-    """An effect that leaves a memory as it is, to be changed by ``replace``."""
-    status = Status(state.status)
-    return Effect(
-        state.id,
-        action,
-        row,
-        state.version,
-        status,
-        status,
-        state.ts,
-        state.importance,
-        state.expires_at,
-        state.recalled_at,
-        state.recall_count,
-    )
 
 
 def _added_bytes(item: WriteItem) -> int:
