@@ -2,57 +2,42 @@
 
 What needs no state (ids, heads, hashes) is prepared in the caller's thread; the decision
 runs in the writer thread, sees everything decided before, and appends one entry or none.
+What each item comes to is decided in ``resolving``.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-
-import numpy as np
+from dataclasses import dataclass
 
 from memsvc.domain.errors import (
     Code,
     FailedPrecondition,
     InvalidArgument,
     MemsvcError,
-    NotFound,
-    PermissionDenied,
     ResourceExhausted,
-    VersionMismatch,
     Violation,
 )
 from memsvc.domain.limits import REQUEST_ID_TTL_MS
-from memsvc.domain.log import (
-    Action,
-    Effect,
-    Entry,
-    Payload,
-    RememberedRequest,
-    unchanged_effect,
-)
-from memsvc.domain.records import FLAG_ERASED, State, current_status
+from memsvc.domain.log import Action, Effect, Entry, Payload, RememberedRequest
 from memsvc.domain.types import (
     Caller,
     LateVector,
-    Metadata,
     NewMemory,
     Outcome,
     Status,
     Touch,
-    TouchKind,
     Update,
     WriteAnswer,
     WriteItem,
     WriteRequest,
     WriteResult,
 )
-from memsvc.service.positions import format_id, format_position, new_id, parse_id
+from memsvc.service.positions import format_position, new_id
+from memsvc.service.resolving import Prepared, Resolver, vector_bytes
 from memsvc.store import heads, keys
 from memsvc.store.write_txn import WriteTxn
-
-DEFAULT_IMPORTANCE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,22 +49,6 @@ class WriteLimits:
     max_bytes: int = 0
     tenant_max_items: int = 0
     tenant_max_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """A new memory made ready outside the writer thread."""
-
-    id: bytes
-    payload: Payload
-    hashed: bytes
-    dedup_hash: bytes
-    size: int
-
-
-def vector_bytes(vector: np.ndarray[tuple[int], np.dtype[np.float32]]) -> bytes:
-    """Raw little-endian float32."""
-    return np.ascontiguousarray(vector, dtype="<f4").tobytes()
 
 
 def prepare(
@@ -140,38 +109,38 @@ class WriteDecision:
             known = remembered(txn, key, request.fingerprint)
             if known is not None:
                 return _answer_from_json(known)
-        self._txn = txn
-        partition = txn.partition(namespace.tenant, namespace.agent)
-        self._number = partition.number if partition else 0
-        self._next_row = partition.next_row if partition else 1
-        self._effects: list[Effect] = []
-        self._states: dict[bytes, tuple[int, State]] = {}
-        self._payloads: dict[bytes, Payload] = {}
-        self._dedup: dict[bytes, bytes] = {}
-        self._admit()
+        self._admit(txn)
+        resolver = Resolver(
+            txn,
+            txn.partition(namespace.tenant, namespace.agent),
+            self._caller,
+            self._generation,
+            self._limits.default_ttl_ms,
+            self._random,
+        )
         results = []
         for number, item in enumerate(request.items):
             try:
-                results.append(self._decide(number, item))
+                results.append(resolver.resolve(item, self._prepared[number]))
             except MemsvcError as error:
                 raise _located(error, number, item) from None
         position = txn.position
-        if self._effects or key:
+        if resolver.effects or key:
             answer = WriteAnswer(
                 tuple(results), format_position(txn.store_id, txn.epoch, position + 1)
             )
-            txn.append(self._entry(key, answer))
+            txn.append(self._entry(resolver.effects, key, answer))
             return answer
         return WriteAnswer(tuple(results), format_position(txn.store_id, txn.epoch, position))
 
-    def _entry(self, key: bytes, answer: WriteAnswer) -> Entry:
-        actions = {e.action for e in self._effects}
+    def _entry(self, effects: list[Effect], key: bytes, answer: WriteAnswer) -> Entry:
+        actions = {e.action for e in effects}
         reasons = [i.reason for i in self._request.items if isinstance(i, Update) and i.reason]
         return Entry(
             tenant=self._request.namespace.tenant,
             agent=self._request.namespace.agent,
             action=actions.pop() if len(actions) == 1 else Action.WRITE if actions else Action.NONE,
-            effects=tuple(self._effects),
+            effects=tuple(effects),
             actor=self._caller.actor,
             reason=reasons[0] if reasons else "",
             request=RememberedRequest(key, self._request.fingerprint, _answer_to_json(answer))
@@ -179,12 +148,12 @@ class WriteDecision:
             else None,
         )
 
-    def _admit(self) -> None:
+    def _admit(self, txn: WriteTxn) -> None:
         """Refuses what would not fit. Duplicates count too: an upper bound, decided
         before anything is looked up."""
         new = [p for p in self._prepared if p is not None]
         size = sum(p.size for p in new) + sum(map(_added_bytes, self._request.items))
-        limits, txn = self._limits, self._txn
+        limits = self._limits
         items, used = txn.tenant(self._request.namespace.tenant)
         for limit, wanted, reason, setting in (
             (limits.max_bytes, txn.accounted_bytes + size, "STORE_FULL", "storage.max_bytes"),
@@ -200,230 +169,6 @@ class WriteDecision:
                     retry_after_ms=60_000,
                 )
 
-    # -- items -------------------------------------------------------------------------
-
-    def _decide(self, number: int, item: WriteItem) -> WriteResult:
-        if isinstance(item, NewMemory):
-            return self._put(item, self._prepared[number])
-        if isinstance(item, Touch):
-            return self._touch(item)
-        if isinstance(item, LateVector):
-            return self._late_vector(item)
-        return self._update(item)
-
-    def _put(self, item: NewMemory, prepared: Prepared | None) -> WriteResult:
-        assert prepared is not None
-        if prepared.dedup_hash:
-            known = self._dedup.get(prepared.dedup_hash) or (
-                self._txn.dedup(self._number, prepared.dedup_hash) if self._number else None
-            )
-            if known is not None:
-                _row, state = self._known(known)
-                status = current_status(state, self._txn.now)
-                return WriteResult(format_id(known), Outcome.EXISTS, status, state.version)
-            self._dedup[prepared.dedup_hash] = prepared.id
-        now, metadata = self._txn.now, item.metadata
-        ttl = self._limits.default_ttl_ms if item.ttl_ms is None else item.ttl_ms
-        ts = now if metadata.ts is None else metadata.ts
-        effect = Effect(
-            id=prepared.id,
-            action=Action.PUT,
-            row=self._next_row,
-            version=1,
-            status_before=Status.UNSPECIFIED,
-            status_after=item.status or Status.ACTIVE,
-            ts=ts,
-            importance=_f32(
-                DEFAULT_IMPORTANCE if metadata.importance is None else metadata.importance
-            ),
-            expires_at=now + ttl if ttl else 0,
-            recalled_at=now,
-            recall_count=0,
-            payload_hash=prepared.hashed,
-            dedup_hash=prepared.dedup_hash,
-            payload=prepared.payload,
-        )
-        self._next_row += 1
-        self._record(
-            effect,
-            State(
-                prepared.id,
-                1,
-                effect.status_after,
-                1,
-                0,
-                now,
-                now,
-                ts,
-                effect.expires_at,
-                effect.recalled_at,
-                effect.importance,
-                0,
-                0,
-            ),
-        )
-        return WriteResult(format_id(prepared.id), Outcome.CREATED, effect.status_after, 1)
-
-    def _touch(self, item: Touch) -> WriteResult:
-        row, state = self._find(item.id)
-        used, now = item.kind is TouchKind.USED, self._txn.now
-        ts = item.ts if item.ts is not None else (state.ts if used else now)
-        effect = replace(
-            unchanged_effect(state, row, Action.TOUCH),
-            ts=max(state.ts, ts),
-            importance=max(state.importance, _f32(item.importance or 0.0)),
-            recalled_at=max(state.recalled_at, now) if used else state.recalled_at,
-            recall_count=min(state.recall_count + used, 0xFFFFFFFF),
-        )
-        if effect != unchanged_effect(state, row, Action.TOUCH):
-            self._record(effect, state)
-        return WriteResult(item.id, Outcome.TOUCHED, Status(state.status), state.version)
-
-    def _late_vector(self, item: LateVector) -> WriteResult:
-        row, state = self._find(item.id)
-        _check_version(state, item.if_version)
-        raw = vector_bytes(item.vector)
-        old = self._payload(state.id, row)
-        if old.vectors.get(self._generation) == raw:
-            return WriteResult(item.id, Outcome.UNCHANGED, Status(state.status), state.version)
-        payload = replace(old, vectors={**old.vectors, self._generation: raw})
-        effect = replace(
-            unchanged_effect(state, row, Action.VECTOR),
-            version=state.version + 1,
-            generation=self._generation,
-            payload=payload,
-            payload_hash=_hash(payload),
-        )
-        # A row's vector never changes, since segments hold it: a second one needs a new
-        # row, and so does a row that this very request has made.
-        if self._generation in old.vectors or state.id in self._payloads:
-            effect = self._moved(effect, row)
-        self._record(effect, state)
-        return WriteResult(item.id, Outcome.VECTOR_ADDED, Status(state.status), effect.version)
-
-    def _update(self, item: Update) -> WriteResult:
-        row, state = self._find(item.id)
-        _check_version(state, item.if_version)
-        now = self._txn.now
-        effect = replace(unchanged_effect(state, row, Action.UPDATE), version=state.version + 1)
-        if item.status and item.status != state.status:
-            if not self._caller.may_review:
-                raise PermissionDenied(
-                    "changing the status needs the review right",
-                    hint="ask for a token with the right review",
-                )
-            effect = replace(effect, status_after=item.status)
-        if item.metadata.ts is not None:
-            effect = replace(effect, ts=item.metadata.ts)
-        if item.metadata.importance is not None:
-            effect = replace(effect, importance=_f32(item.metadata.importance))
-        if item.ttl_ms is not None:
-            effect = replace(effect, expires_at=now + item.ttl_ms if item.ttl_ms else 0)
-        back = effect.status_after != state.status == Status.EXPIRED
-        if (back or effect.status_after is Status.ACTIVE) and 0 < effect.expires_at <= now:
-            raise InvalidArgument(
-                "ttl_ms: the lifetime of this memory has passed; give a new one",
-                violations=(Violation("ttl_ms", "give a new lifetime to bring it back"),),
-            )
-        old = self._payload(state.id, row)
-        payload = self._changed_payload(old, item)
-        if payload is not None:
-            payload = replace(payload, salt=self._random(keys.SALT_BYTES))
-            effect = self._moved(replace(effect, payload=payload, payload_hash=_hash(payload)), row)
-        elif replace(effect, version=state.version) == unchanged_effect(state, row, Action.UPDATE):
-            return WriteResult(item.id, Outcome.UNCHANGED, Status(state.status), state.version)
-        self._record(effect, state)
-        return WriteResult(item.id, Outcome.UPDATED, effect.status_after, effect.version)
-
-    def _changed_payload(self, old: Payload, item: Update) -> Payload | None:
-        """The payload after an update; None when it stays what it is."""
-        hit = heads.parse_head(old.head)
-        content = old.content if item.content is None else item.content
-        # A summary that was only the beginning of the old content follows the new one.
-        own = not old.content or hit.summary != heads.shown_summary("", old.content)
-        summary = (hit.summary if own else "") if item.summary is None else item.summary
-        if not content.strip() and not summary.strip():
-            raise InvalidArgument(
-                "a memory needs a content, a summary or both",
-                violations=(Violation("content", "neither content nor summary would be left"),),
-            )
-        metadata = heads.merged(heads.metadata_of(hit), item.metadata, item.clear_fields)
-        vectors = dict(old.vectors)
-        if item.clear_vector:
-            vectors = {}
-        elif item.vector is not None:
-            vectors[self._generation] = vector_bytes(item.vector)
-        head = heads.build_head(
-            heads.shown_summary(summary, content), hit.session, _without_state(metadata)
-        )
-        if head == old.head and content == old.content and vectors == old.vectors:
-            return None
-        return Payload(head, content, b"", old.dedup_key, vectors)
-
-    # -- state as this request sees it -------------------------------------------------
-
-    def _known(self, id_bytes: bytes) -> tuple[int, State]:
-        found = self._states.get(id_bytes)
-        if found is not None:
-            return found
-        place = self._txn.locate(id_bytes)
-        if place is None or place[0] != self._number:
-            raise NotFound("no such memory in this namespace")
-        state = self._txn.state(*place)
-        if state is None:
-            raise NotFound("no such memory in this namespace")
-        return place[1], state
-
-    def _find(self, id_text: str) -> tuple[int, State]:
-        """Row and state of a memory that this caller may change."""
-        id_bytes = parse_id(id_text)
-        if id_bytes is None:
-            raise NotFound("no such memory in this namespace")
-        row, state = self._known(id_bytes)
-        status = current_status(state, self._txn.now)
-        hidden = status is not Status.ACTIVE and not self._caller.may_review
-        if hidden or status is Status.FORGOTTEN or state.flags & FLAG_ERASED:
-            raise NotFound("no such memory in this namespace")
-        return row, state
-
-    def _payload(self, id_bytes: bytes, row: int) -> Payload:
-        found = self._payloads.get(id_bytes)
-        if found is not None:
-            return found
-        text = self._txn.text(self._number, row)
-        if text is None:
-            raise NotFound("no such memory in this namespace")
-        return Payload(
-            text.head,
-            text.content,
-            text.salt,
-            text.dedup_key,
-            self._txn.vectors_of(self._number, row),
-        )
-
-    def _moved(self, effect: Effect, old_row: int) -> Effect:
-        """The effect with a new row in place of the old one."""
-        moved = replace(effect, row=self._next_row, replaces_row=old_row)
-        self._next_row += 1
-        return moved
-
-    def _record(self, effect: Effect, before: State) -> None:
-        self._effects.append(effect)
-        self._states[effect.id] = (
-            effect.row,
-            before._replace(
-                version=effect.version,
-                status=effect.status_after,
-                ts=effect.ts,
-                expires_at=effect.expires_at,
-                recalled_at=effect.recalled_at,
-                importance=effect.importance,
-                recall_count=effect.recall_count,
-            ),
-        )
-        if effect.payload is not None:
-            self._payloads[effect.id] = effect.payload
-
 
 def _added_bytes(item: WriteItem) -> int:
     """What an update or late vector may add: the version before stays for a while."""
@@ -433,28 +178,6 @@ def _added_bytes(item: WriteItem) -> int:
     if isinstance(item, Update):
         size += sum(len(text.encode()) for text in (item.content, item.summary) if text)
     return size
-
-
-def _f32(value: float) -> float:
-    """As float32 stores it, so that log, state and answers agree to the bit."""
-    return float(np.float32(value))
-
-
-def _hash(payload: Payload) -> bytes:
-    return keys.payload_hash(payload.salt, payload.head, payload.content, payload.vectors)
-
-
-def _without_state(metadata: Metadata) -> Metadata:
-    return replace(metadata, ts=None, importance=None)
-
-
-def _check_version(state: State, if_version: int) -> None:
-    if if_version and if_version != state.version:
-        raise VersionMismatch(
-            f"the memory has version {state.version}, not {if_version}",
-            hint="read it again, then decide whether the change still holds",
-            metadata={"version": str(state.version)},
-        )
 
 
 _KIND_NAMES = {NewMemory: "memory", Touch: "touch", Update: "update", LateVector: "vector"}
