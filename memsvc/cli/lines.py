@@ -19,6 +19,7 @@ from typing import Any, Final
 import numpy as np
 
 from memsvc.client.messages import parse_namespace
+from memsvc.domain.labels import LABELS
 from memsvc.domain.types import (
     AttributeValue,
     Metadata,
@@ -46,8 +47,7 @@ EXPORT_FIELDS: Final = frozenset(
     }
 )
 KNOWN: Final = MEMORY_FIELDS | EXPORT_FIELDS | {"namespace"}
-_TEXTS: Final = ("role", "source", "topic", "category", "memory_type", "topic_key")
-_METADATA: Final = frozenset({*_TEXTS, "seq", "ts", "importance", "attributes"})
+_METADATA: Final = frozenset({*LABELS, "seq", "ts", "importance", "attributes"})
 
 # A memory is created ACTIVE, in REVIEW or ARCHIVED; the others are set by an update.
 _CREATED_AS: Final = {Status.SUPERSEDED: Status.ARCHIVED, Status.REJECTED: Status.ARCHIVED}
@@ -177,7 +177,7 @@ def _metadata(document: Mapping[str, Any]) -> Metadata:
         isinstance(importance, bool) or not isinstance(importance, int | float)
     ):
         raise ValueError(f"metadata.importance: expected a number, not {importance!r:.60}")
-    texts = {name: _text(given, name) for name in _TEXTS}
+    texts = {name: _text(given, name) for name in LABELS}
     return Metadata(
         seq=_integer(given, "seq"),
         ts=_integer(given, "ts"),

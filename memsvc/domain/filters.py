@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from memsvc.domain import limits
 from memsvc.domain.errors import Violation
+from memsvc.domain.labels import LABELS
 
 Scalar = str | int | float | bool
 FilterValue = Scalar | tuple[str, ...]
@@ -26,9 +27,7 @@ STATUS_NAMES = {
         ("active", "review", "archived", "superseded", "rejected", "expired", "forgotten"), 1
     )
 }
-TEXT_FIELDS = frozenset(
-    {"session", "role", "source", "topic", "category", "memory_type", "topic_key"}
-)
+TEXT_FIELDS = frozenset({"session", *LABELS})
 NUMBER_FIELDS = frozenset({"ts", "importance", "seq"})
 MUTABLE_FIELDS = frozenset({"status", "ts", "importance"})
 ATTRIBUTE_PREFIX = "attributes."

@@ -21,7 +21,7 @@ MAX_CONTENT_BYTES: Final = 65_536
 MAX_SUMMARY_BYTES: Final = 8_192
 MAX_TEXT_BYTES: Final = 8_192
 MAX_LABEL_BYTES: Final = 256
-"""role, source, topic, category, memory_type, topic_key."""
+"""Each of ``labels.LABELS``."""
 
 MAX_ATTRIBUTES: Final = 32
 MAX_ATTRIBUTE_NAME_BYTES: Final = 64

@@ -10,6 +10,7 @@ import numpy as np
 from memsvc.domain import limits
 from memsvc.domain.errors import InvalidArgument, Violation
 from memsvc.domain.filters import ATTRIBUTE_NAME, Filter, normalise, text_fits
+from memsvc.domain.labels import LABELS
 from memsvc.domain.types import (
     AttributeValue,
     ForgetMode,
@@ -29,7 +30,6 @@ from memsvc.domain.types import (
     WriteRequest,
 )
 
-LABELS = ("role", "source", "topic", "category", "memory_type", "topic_key")
 CLEARABLE = frozenset({"seq", *LABELS})
 SETTABLE_STATUSES = frozenset(
     {Status.ACTIVE, Status.REVIEW, Status.ARCHIVED, Status.SUPERSEDED, Status.REJECTED}

@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from memsvc.domain.errors import FailedPrecondition, invalid
+from memsvc.domain.labels import LABELS
 from memsvc.domain.log import Entry
 from memsvc.domain.types import (
     Caller,
@@ -233,7 +234,7 @@ def _exported(
     metadata = heads.metadata_of(hit)
     shown: dict[str, object] = {
         name: value
-        for name in ("seq", *heads.LABELS)
+        for name in ("seq", *LABELS)
         if (value := getattr(metadata, name)) not in (None, "")
     }
     shown |= {"ts": state.ts, "importance": state.importance}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from memsvc.domain.labels import LABELS
 from memsvc.domain.types import (
     Caller,
     LateVector,
@@ -18,8 +19,6 @@ from memsvc.domain.types import (
     WriteItem,
 )
 from tests.semantics.memories import Memory, Partition, Refused, f32
-
-LABELS = ("role", "source", "topic", "category", "memory_type", "topic_key")
 
 
 class Batch:

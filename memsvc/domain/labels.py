@@ -1,0 +1,6 @@
+"""The labels of a memory: those fields of its metadata that hold one short text each."""
+
+from typing import Final
+
+LABELS: Final = ("role", "source", "topic", "category", "memory_type", "topic_key")
+"""In the order in which they are shown. A label that is empty is missing."""
