@@ -265,7 +265,7 @@ class RankBody(Body):
     half_life_ms: ft.Int64 | None = Field(None, description="Default 30 days.")
     max_per_topic: ft.UInt32 | None = Field(None, description="Default 3, 0 = no cap.")
     token_budget: ft.UInt32 | None = Field(None, description="Default 1200, 0 = no limit.")
-    keep: ft.UInt32 | None = Field(None, description="Most items kept. Default 12.")
+    keep: ft.UInt32 | None = Field(None, description="1 to 1,000: most items kept. Default 12.")
 
     def to_domain(self) -> t.RankOptions:
         """The same as a domain type."""

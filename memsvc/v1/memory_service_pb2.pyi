@@ -57,7 +57,7 @@ class _OutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Outcome.Value
     OUTCOME_EXISTS: _Outcome.ValueType  # 2
     """The dedup_key is taken; id, status and version are of the memory that has it."""
     OUTCOME_TOUCHED: _Outcome.ValueType  # 3
-    """A touch was counted."""
+    """The memory was touched, whether or not its time and importance rose."""
     OUTCOME_UPDATED: _Outcome.ValueType  # 4
     """Fields were changed."""
     OUTCOME_VECTOR_ADDED: _Outcome.ValueType  # 5
@@ -75,7 +75,7 @@ OUTCOME_CREATED: Outcome.ValueType  # 1
 OUTCOME_EXISTS: Outcome.ValueType  # 2
 """The dedup_key is taken; id, status and version are of the memory that has it."""
 OUTCOME_TOUCHED: Outcome.ValueType  # 3
-"""A touch was counted."""
+"""The memory was touched, whether or not its time and importance rose."""
 OUTCOME_UPDATED: Outcome.ValueType  # 4
 """Fields were changed."""
 OUTCOME_VECTOR_ADDED: Outcome.ValueType  # 5
@@ -243,7 +243,7 @@ class WriteItem(_message.Message):
 
     @_builtins.property
     def vector(self) -> Global___LateVector:
-        """A vector for a memory that has none in this embedding."""
+        """A vector for a memory that is already there."""
 
     def __init__(
         self,
@@ -613,7 +613,7 @@ class Rank(_message.Message):
     estimated (4 bytes of ASCII, or one CJK character, a token). Unset = 1200, 0 = no limit.
     """
     keep: _builtins.int
-    """Most items kept, 1 to top_k. Unset = 12."""
+    """Most items kept, 1 to 1,000. Unset = 12."""
     def __init__(
         self,
         *,
@@ -684,7 +684,7 @@ class QueryRequest(_message.Message):
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """Search by words: literal text, no query syntax. At most 8,192 bytes. Text without any
-    letter or digit, with no vector, ids or filters beside it, is INVALID_ARGUMENT.
+    letter or digit, with no vector or filters beside it, is INVALID_ARGUMENT.
     """
     top_k: _builtins.int
     """Most items to return. Unset or 0 = setting query.default_top_k (40). At most
@@ -724,7 +724,9 @@ class QueryRequest(_message.Message):
 
     @_builtins.property
     def ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Read these memories, in this order; those not visible are left out. At most 1,000."""
+        """Read these memories, in this order; those not visible are left out. At most 1,000.
+        Not together with vector, vectors, text, page_token or rank.
+        """
 
     @_builtins.property
     def filters(self) -> _types_pb2.Filter:
@@ -732,7 +734,7 @@ class QueryRequest(_message.Message):
 
     @_builtins.property
     def rank(self) -> Global___Rank:
-        """Re-rank on the server. Unset = order by similarity, fused score or time."""
+        """Re-rank on the server. Unset = order by similarity, keyword score, fused score or time."""
 
     @_builtins.property
     def include(self) -> Global___Include:
@@ -894,7 +896,9 @@ Global___HitList: _TypeAlias = HitList  # noqa: Y015
 
 @_typing.final
 class Explain(_message.Message):
-    """How one partition of the store was searched."""
+    """How one part of the memories was searched. HYBRID tells of each part twice, by vector and
+    by words; BROWSE and ids have no plan and tell nothing.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -908,7 +912,7 @@ class Explain(_message.Message):
     part: _builtins.str
     """"tail", or the name of a segment."""
     plan: _builtins.str
-    """"graph", "exact", "keyword", "browse" or "none"."""
+    """"graph", "exact", "keyword" or "none"."""
     rows: _builtins.int
     """Rows in the part."""
     matching: _builtins.int
@@ -916,9 +920,9 @@ class Explain(_message.Message):
     candidates: _builtins.int
     """Candidates taken from it."""
     why: _builtins.str
-    """Why this plan, with the costs compared."""
+    """Why this plan, with the costs compared. For "keyword" the number of terms."""
     elapsed_us: _builtins.int
-    """Time spent, in microseconds."""
+    """Time spent, in microseconds. 0 for "keyword": not measured."""
     def __init__(
         self,
         *,
@@ -1152,7 +1156,7 @@ class HealthResponse(_message.Message):
 
     @_builtins.property
     def load(self) -> Global___Load:
-        """Load of the last seconds."""
+        """Its load now."""
 
     @_builtins.property
     def store(self) -> Global___StoreFacts:
