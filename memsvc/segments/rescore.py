@@ -20,6 +20,8 @@ FIRST_LEAST: Final = 64
 SHARE_MAX: Final = 1 / 3
 """Share of rows to be scored exactly above which scoring all of them, in order, is cheaper."""
 _SIGMAS: Final = 6.0
+ANY: Final = -2.0
+"""A floor below every cosine: no row may be left out."""
 
 Exact = Callable[[Index], tuple[Index, Sims]]
 """Scores some rows (ascending): the rows in any order, and their cosines in the same."""
@@ -52,8 +54,10 @@ def rescored(
     query_scale: float,
     k: int,
     exact: Exact,
+    floor: float = ANY,
 ) -> tuple[Index, Sims] | None:
-    """The k best of ``rows`` by true cosine, best first, equal ones by row.
+    """The k best of ``rows`` by true cosine, best first, equal ones by row. Rows below
+    ``floor`` may be left out.
 
     ``rough`` (n,): cosines of the 8-bit copies, overwritten; ``rows`` (n,) their numbers, None
     for 0 to n-1; ``scales`` (n,) their scales. k is above 0. None when so many rows come into
@@ -63,11 +67,17 @@ def rescored(
     first = first_count(k)
     if count <= first:
         return None
+    if floor > ANY:
+        # Often the rows that other parts have given already leave next to none here.
+        hopeful = np.flatnonzero(rough + margins(scales, query_scale) >= floor)
+        if len(hopeful) <= first:
+            found, sims = exact(hopeful if rows is None else rows[hopeful])
+            return best(sims, found, k)
     places = np.argpartition(rough, count - first)[count - first :]
     found, sims = exact(np.sort(places if rows is None else rows[places]))
     kth = np.partition(sims, first - k)[first - k]
     rough += margins(scales, query_scale)
-    possible = rough >= kth
+    possible = rough >= max(kth, floor)
     possible[places] = False
     rest = np.flatnonzero(possible)
     if len(rest) > SHARE_MAX * count:

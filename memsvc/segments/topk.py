@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 from numpy.typing import NDArray
 
 Index = NDArray[np.int64]
 Sims = NDArray[np.float32]
+
+_SORTED_WHOLE: Final = 512
+"""Sorting so many is quicker than choosing among them first."""
 
 
 def unit(vector: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -38,7 +43,7 @@ def best(sims: NDArray[np.float32], rows: Index, k: int) -> tuple[Index, Sims]:
     n = len(sims)
     if k <= 0:
         return rows[:0], sims[:0]
-    if n > k:
+    if n > max(k, _SORTED_WHOLE):
         bound = np.partition(sims, n - k)[n - k]
         above = np.flatnonzero(sims > bound)
         level = np.flatnonzero(sims == bound)
@@ -46,5 +51,5 @@ def best(sims: NDArray[np.float32], rows: Index, k: int) -> tuple[Index, Sims]:
             level = level[np.argsort(rows[level], kind="stable")[: k - len(above)]]
         chosen = np.concatenate((above, level))
         sims, rows = sims[chosen], rows[chosen]
-    order = np.lexsort((rows, -sims))
+    order = np.lexsort((rows, -sims))[:k]
     return rows[order], sims[order]

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from memsvc.segments.errors import SegmentDamaged
 from memsvc.segments.guarded import GuardedMatrix
 from memsvc.segments.quantise import int8_dots, quantise_one
-from memsvc.segments.rescore import Exact, first_count, rescored
+from memsvc.segments.rescore import ANY, Exact, first_count, rescored
 from memsvc.segments.topk import Index, Sims, best, cosines
 
 Mask = NDArray[np.bool_]
@@ -102,14 +102,16 @@ class VectorRows:
         k: int,
         check: Callable[[], None] = nothing_to_check,
         *,
+        floor: float = ANY,
         full_precision: bool = False,
     ) -> tuple[Index, Sims]:
-        """The k rows most similar to a unit query among the matching ones, best first.
+        """The k rows most similar to a unit query among the matching ones, best first; rows
+        whose cosine is below ``floor`` may be left out.
 
         ``match``: bool (count,), or ascending local rows, or None for all. ``check`` is
         called at least every few milliseconds and may raise to stop. Returns local rows and
-        their cosines, both of shape (min(k, matching rows with a vector),). Equal cosines are
-        ordered by row. Raises SegmentDamaged.
+        their cosines, both of shape (min(k, matching rows with a vector),), or fewer with a
+        floor. Equal cosines are ordered by row. Raises SegmentDamaged.
         """
         vectors = self._matching(match)
 
@@ -122,7 +124,7 @@ class VectorRows:
 
         best_rows = None
         if not full_precision and k > 0:
-            best_rows = self._through_copy(query, vectors, k, check, exact)
+            best_rows = self._through_copy(query, vectors, k, check, exact, floor)
         if best_rows is None:
             found, sims = exact(vectors)
             best_rows = best(sims, found, k)
@@ -136,6 +138,7 @@ class VectorRows:
         k: int,
         check: Callable[[], None],
         exact: Exact,
+        floor: float,
     ) -> tuple[Index, Sims] | None:
         """The k best of the vectors (ascending; None = all) through the 8-bit copy; None when
         that is no gain: they are few, too close to each other, or there is no copy."""
@@ -157,7 +160,7 @@ class VectorRows:
         mine = scales if found is None else scales[found]
         rough *= mine
         rough *= np.float32(query_scale)
-        return rescored(rough, found, mine, query_scale, k, exact)
+        return rescored(rough, found, mine, query_scale, k, exact, floor)
 
     def _score(self, vectors: Index, query: NDArray[np.float32]) -> Sims:
         step = self._rows.chunk_rows

@@ -50,6 +50,10 @@ TENANT_VALUE: Final = struct.Struct(">2Q")
 TEXT_HEAD: Final = struct.Struct("<IHI")
 """lengths of head, dedup key and content in a ``texts`` value; the salt follows them"""
 SALT_BYTES: Final = 16
+HEAD_LENGTH: Final = struct.Struct("<I")
+"""The first number of TEXT_HEAD."""
+HEAD_AT: Final = TEXT_HEAD.size + SALT_BYTES
+"""Where the head of a stored text begins."""
 ENTRY_OVERHEAD_BYTES: Final = 256
 """Accounted for a memory beside text and vectors: state, keys, indexes, log header."""
 
@@ -131,20 +135,17 @@ def pack_text(text: Text) -> bytes:
 def unpack_text(data: bytes) -> Text:
     """The text from its stored form."""
     head, dedup, content = TEXT_HEAD.unpack_from(data)
-    at = TEXT_HEAD.size + SALT_BYTES
     return Text(
-        data[at : at + head],
-        data[at + head + dedup : at + head + dedup + content].decode(),
-        data[at + head : at + head + dedup].decode(),
-        data[TEXT_HEAD.size : at],
+        data[HEAD_AT : HEAD_AT + head],
+        data[HEAD_AT + head + dedup : HEAD_AT + head + dedup + content].decode(),
+        data[HEAD_AT + head : HEAD_AT + head + dedup].decode(),
+        data[TEXT_HEAD.size : HEAD_AT],
     )
 
 
 def text_head(data: bytes) -> bytes:
     """Only the head of a stored text; the cheap way on the query path."""
-    (head,) = struct.unpack_from("<I", data)
-    at = TEXT_HEAD.size + SALT_BYTES
-    return data[at : at + head]
+    return data[HEAD_AT : HEAD_AT + HEAD_LENGTH.unpack_from(data)[0]]
 
 
 def row_key(partition: int, row: int) -> bytes:

@@ -8,7 +8,7 @@ import numpy as np
 
 from memsvc.domain.types import Hit, QueryRequest
 from memsvc.service.positions import format_page, parse_page
-from memsvc.service.search.hydrate import Candidates, Hydration, hydrate
+from memsvc.service.search.hydrate import Hydration, hydrate, unscored
 from memsvc.service.search.parts import Part
 from memsvc.service.search.scope import Reader, Scope
 from memsvc.store.snapshot import Snapshot
@@ -49,10 +49,7 @@ def browse(
         newest = times >= edge
         rows, times = rows[newest], times[newest]
     order = np.lexsort((-rows, -times))
-    rows = rows[order]
-    nan = np.full(len(rows), np.nan, np.float32)
-    zeros = np.zeros(len(rows), np.float32)
-    hits = hydrate(Candidates(rows, zeros, nan, nan), snapshot, reader, how, wanted, judge=judge)
+    hits = hydrate(unscored(rows[order]), snapshot, reader, how, wanted, judge=judge)
     if len(hits) <= top_k:
         return hits, ""
     last = hits[top_k - 1]

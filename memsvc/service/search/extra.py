@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memsvc.segments.quantise import int8_dots, quantise, quantise_one
-from memsvc.segments.rescore import first_count, rescored
+from memsvc.segments.rescore import ANY, first_count, rescored
 from memsvc.segments.topk import best, cosines
 
 Index = NDArray[np.int64]
@@ -35,20 +35,22 @@ class Extra:
     count: int
 
     def top(
-        self, query: NDArray[np.float32], mask: NDArray[np.bool_], k: int
+        self, query: NDArray[np.float32], mask: NDArray[np.bool_], k: int, floor: float = ANY
     ) -> tuple[Index, NDArray[np.float32]]:
         """The k rows most similar to a unit query among those in ``mask`` (of the part's
-        rows), best first: rows of the part and their true cosines."""
+        rows), best first: rows of the part and their true cosines. Rows below ``floor`` may
+        be left out."""
         keep = np.flatnonzero(mask[self.local])
         if k > 0 and len(keep) > _QUANTISED_LEAST * first_count(k):
             # Bound by memory: the 8-bit copy first, what it takes for the best in float32.
-            found = self._through_copy(query, None if len(keep) == self.count else keep, k)
+            everything = len(keep) == self.count
+            found = self._through_copy(query, None if everything else keep, k, floor)
             if found is not None:
                 return found
         return best(self.score_all(query)[keep], self.local[keep], k)
 
     def _through_copy(
-        self, query: NDArray[np.float32], keep: Index | None, k: int
+        self, query: NDArray[np.float32], keep: Index | None, k: int, floor: float
     ) -> tuple[Index, NDArray[np.float32]] | None:
         """The k best of some vectors (None = all); None when all should be scored exactly."""
         query8, scale = quantise_one(query)
@@ -62,7 +64,7 @@ class Extra:
             return self.local[places], cosines(self.take(places), query)
 
         # Ties are ordered by row: `exact` names the vectors by the rows they belong to.
-        return rescored(rough, keep, scales, scale, k, exact)
+        return rescored(rough, keep, scales, scale, k, exact, floor)
 
     def _rough(self, query8: NDArray[np.int8]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Products of the 8-bit copies of all vectors, and the scales of these."""

@@ -175,6 +175,8 @@ class Views:
 
     def _account(self, number: int, holder: PartitionHolder) -> None:
         size, files = holder.nbytes, holder.descriptors
+        if self._sizes.get(number) == size and self._files.get(number) == files:
+            return  # as it mostly is
         dropped = []
         with self._lock:
             if self._holders.get(number) is not holder:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from memsvc.domain.errors import PermissionDenied, Violation
 from memsvc.domain.filters import named_statuses
 from memsvc.domain.log import Generation
-from memsvc.domain.records import State, unpack_state
+from memsvc.domain.records import unpack_state
 from memsvc.domain.scoring import rank_score, select
 from memsvc.domain.types import (
     Caller,
@@ -27,17 +27,18 @@ from memsvc.domain.types import (
     Status,
 )
 from memsvc.segments.errors import SegmentDamaged
+from memsvc.segments.rescore import ANY
 from memsvc.segments.topk import unit
 from memsvc.service.api import Control
 from memsvc.service.positions import format_position, parse_id
 from memsvc.service.search.browse import browse
 from memsvc.service.search.costs import CostBook
-from memsvc.service.search.hydrate import Candidates, Hydration, Room, hydrate, one
+from memsvc.service.search.hydrate import Candidates, Hydration, Room, hydrate, unscored
 from memsvc.service.search.keyword import Words, search_words
 from memsvc.service.search.parts import Part
 from memsvc.service.search.registry import Views
 from memsvc.service.search.scope import Reader, Scope, scope_of
-from memsvc.service.search.vector import Check, VectorSearch
+from memsvc.service.search.vector import Bar, Check, VectorSearch
 from memsvc.service.search.view import OnDamage, PartitionView
 from memsvc.store import heads, keys
 from memsvc.store.snapshot import Snapshot
@@ -285,23 +286,17 @@ class _Search:
         )
 
     def _by_ids(self, view: PartitionView) -> list[Hit]:
-        hits = []
-        snapshot, number, how = self._snapshot, view.partition.number, self._how(view)
+        rows = []
         for asked, id_text in enumerate(self._plan.request.ids):
             if not asked % JUDGED_BETWEEN_CHECKS:
                 self._check()
             id_bytes = parse_id(id_text)
-            place = snapshot.locate(id_bytes) if id_bytes else None
-            if place is None or place[0] != number:
-                continue
-            state: State | None = snapshot.state(*place)
-            (text,) = snapshot.raw_texts(number, [place[1]])
-            if state is None or text is None:
-                continue
-            hit = one(place[1], state, text, self._plan.reader, how, snapshot)
-            if hit is not None:
-                hits.append(hit)
-        return hits
+            place = self._snapshot.locate(id_bytes) if id_bytes else None
+            if place is not None and place[0] == view.partition.number:
+                rows.append(place[1])
+        found = unscored(np.array(rows, np.int64))
+        reader, how = self._plan.reader, self._how(view)
+        return hydrate(found, self._snapshot, reader, how, len(rows), judge=True)
 
     def _candidates(
         self, view: PartitionView, query: NDArray[np.float32] | None, words: Words | None
@@ -327,16 +322,20 @@ class _Search:
                 self._on_damage,
             )
         found = []
+        bar = Bar(wanted, plan.min_score)
         for number, (part, scope) in enumerate(zip(view.parts, self._scopes, strict=True)):
             local = np.empty(0, np.int64)
             sims = np.empty(0, np.float32)
             if searcher is not None:
-                result = searcher.search(part, scope, wanted, plan.ef)
+                # What words find is exempt from any bar, and brings vectors of its own.
+                floor = bar.floor if words is None else ANY
+                result = searcher.search(part, scope, wanted, plan.ef, floor)
                 local, sims = result.local, result.sims
                 self.lost = self.lost or result.lost
             if words is None:
-                keep = sims >= plan.min_score
+                keep = sims >= bar.floor
                 local, sims = local[keep], sims[keep]
+                bar.saw(sims)
                 nan = np.full(len(local), np.nan, np.float32)
                 found.append((part, Candidates(part.rows[local], sims, sims, nan)))
                 continue

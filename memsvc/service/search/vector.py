@@ -13,6 +13,7 @@ from memsvc.domain.planner import first_plan, next_plan
 from memsvc.domain.types import ExplainPart
 from memsvc.segments.errors import SegmentDamaged
 from memsvc.segments.graph import Graph
+from memsvc.segments.rescore import ANY
 from memsvc.segments.topk import best
 from memsvc.service.search.costs import CostBook, SegmentCosts
 from memsvc.service.search.parts import Part
@@ -43,6 +44,26 @@ class Found:
     whole: bool = False
 
 
+class Bar:
+    """What a row must reach to be among the ``k`` best of all parts: at first ``floor``, then
+    the k-th best cosine of the parts seen."""
+
+    def __init__(self, k: int, floor: float) -> None:
+        self._k = k
+        self._best = np.empty(0, np.float32)
+        self.floor = floor
+
+    def saw(self, sims: Sims) -> None:
+        """Takes the cosines of one part in."""
+        if not self._k or not len(sims):
+            return
+        self._best = np.concatenate((self._best, sims))
+        surplus = len(self._best) - self._k
+        if surplus >= 0:
+            self._best = np.partition(self._best, surplus)[surplus:]
+            self.floor = max(self.floor, float(self._best[0]))
+
+
 class VectorSearch:
     """Searches one part after another for one query vector.
 
@@ -69,17 +90,18 @@ class VectorSearch:
         self._explain = explain
         self._on_damage = on_damage
 
-    def search(self, part: Part, scope: Scope, k: int, ef: int) -> Found:
-        """The k best rows of a part among those in scope."""
+    def search(self, part: Part, scope: Scope, k: int, ef: int, floor: float = ANY) -> Found:
+        """The k best rows of a part among those in scope. Rows whose cosine is below ``floor``
+        may be left out: k better ones are known from other parts."""
         self._check()
         started = time.perf_counter()
         if not scope.count or not k:
             self._note(part, scope, "none", "no row passes", 0, started)
             return Found(np.empty(0, np.int64), np.empty(0, np.float32))
-        found, plan, why = self._sealed_sound(part, scope, k, ef)
+        found, plan, why = self._sealed_sound(part, scope, k, ef, floor)
         outside = part.outside(self._generation)
         if outside.count and not found.whole:
-            local, sims = outside.top(self._query, scope.mask, k)
+            local, sims = outside.top(self._query, scope.mask, k, floor)
             if len(found.local):
                 local = np.concatenate((found.local, local))
                 sims = np.concatenate((found.sims, sims))
@@ -90,13 +112,15 @@ class VectorSearch:
         self._note(part, scope, plan, why, len(found.local), started)
         return found
 
-    def _sealed_sound(self, part: Part, scope: Scope, k: int, ef: int) -> tuple[Found, str, str]:
+    def _sealed_sound(
+        self, part: Part, scope: Scope, k: int, ef: int, floor: float
+    ) -> tuple[Found, str, str]:
         """``_sealed`` from what is left when a file turns out to be damaged. Each damage
         takes the file out of service, so this ends."""
         reasons: list[str] = []
         while True:
             try:
-                found, plan, why = self._sealed(part, scope, k, ef)
+                found, plan, why = self._sealed(part, scope, k, ef, floor)
             except SegmentDamaged as damaged:
                 reasons.append(damaged.reason)
                 continue
@@ -105,7 +129,9 @@ class VectorSearch:
             found.lost = found.lost or bool(reasons)
             return found, plan, "; ".join([*reasons, why])
 
-    def _sealed(self, part: Part, scope: Scope, k: int, ef: int) -> tuple[Found, str, str]:
+    def _sealed(
+        self, part: Part, scope: Scope, k: int, ef: int, floor: float
+    ) -> tuple[Found, str, str]:
         """From the files of a segment: found, plan, why."""
         nothing = Found(np.empty(0, np.int64), np.empty(0, np.float32))
         if part.segment is None:
@@ -137,7 +163,8 @@ class VectorSearch:
             why = "no graph"
         started = time.perf_counter()
         everything = matching == len(part)
-        local, sims = vectors.scan(self._query, None if everything else mask, k, self._no_result)
+        match = None if everything else mask
+        local, sims = vectors.scan(self._query, match, k, self._no_result, floor=floor)
         if graph is not None:
             costs.saw_exact(time.perf_counter() - started, matching)
         return Found(local, sims, lost), "exact", why

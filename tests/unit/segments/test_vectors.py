@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -226,12 +227,30 @@ def test_unit_survives_numbers_near_the_ends_of_float32() -> None:
 @given(
     st.lists(st.integers(-3, 3), max_size=40), st.integers(0, 45), st.randoms(use_true_random=False)
 )
-def test_best_is_a_sorted_prefix_for_any_ties(scores: list[int], k: int, random: object) -> None:
+def test_best_is_a_sorted_prefix_for_any_ties(scores: list[int], k: int, random: Random) -> None:
     order = list(range(len(scores)))
-    random.shuffle(order)  # type: ignore[attr-defined]
+    random.shuffle(order)
     rows, sims = best(
         np.array([scores[i] for i in order], np.float32), np.array(order, np.int64), k
     )
     expected = sorted(range(len(scores)), key=lambda i: (-scores[i], i))[:k]
     assert rows.tolist() == expected
     assert sims.tolist() == [scores[i] for i in expected]
+
+
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(masks, st.integers(1, 60), st.floats(0.0, 1.0))
+def test_a_floor_leaves_out_nothing_that_reaches_it(
+    all_rows: VectorRows, parameters: tuple[int, float, bool], k: int, share: float
+) -> None:
+    mask, query = make_mask(parameters), units(1, DIMENSION, seed=9)[0]
+    rows, sims = brute(query, mask, k)
+    # From a floor above all to one below all, and often exactly a cosine.
+    floor = float(sims[int(share * (len(sims) - 1))]) if len(sims) else 0.0
+    found, scores = all_rows.scan(query, mask, k, floor=floor)
+    wanted = sims >= floor
+    reaching = scores >= floor
+    assert found[reaching].tolist() == rows[wanted].tolist()
+    assert scores[reaching].tolist() == sims[wanted].tolist()
