@@ -229,8 +229,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     allocator.tune()
     _raise_open_files()
     signals = _Signals()
+    access_lines = logs.AccessWriter()
     try:
         server = Server(effective, options.config, overrides)
+        access_lines.start()
         server.start()
     except (FailedPrecondition, ListenError, TokensFileError) as error:
         hint = getattr(error, "hint", "")
@@ -241,6 +243,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     heartbeat.start(lambda: server.alive, grace_s=grace_s)
     signals.wait(server)
     server.stop()
+    access_lines.stop()
     return 0
 
 

@@ -11,12 +11,16 @@ import logging
 import re
 import secrets
 import sys
+import threading
 import time
+from queue import SimpleQueue
 from typing import Any, Final, TextIO
 
 from memsvc.domain.errors import MemsvcError
 
 ACCESS_LOGGER: Final = "memsvc.access"
+ACCESS_LINES_WAITING: Final = 10_000
+ACCESS_DELAY_S: Final = 0.02
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:\-]{1,128}\Z")
 _access = logging.getLogger(ACCESS_LOGGER)
 
@@ -32,16 +36,66 @@ def access(
     *, request_id: str, call: str, code: str, seconds: float, token: str, protocol: str
 ) -> None:
     """Writes the one line of a finished call. ``token`` is the name of the token."""
-    if _access.isEnabledFor(logging.INFO):
-        fields = {
-            "request_id": request_id,
-            "call": call,
-            "code": code,
-            "ms": round(seconds * 1_000, 3),
-            "token": token,
-            "protocol": protocol,
-        }
-        _access.info("%s %s", call, code, extra={"fields": fields})
+    if not _access.isEnabledFor(logging.INFO):
+        return
+    record = logging.LogRecord(_access.name, logging.INFO, "", 0, "%s %s", (call, code), None)
+    record.fields = {
+        "request_id": request_id,
+        "call": call,
+        "code": code,
+        "ms": round(seconds * 1_000, 3),
+        "token": token,
+        "protocol": protocol,
+    }
+    _access.handle(record)
+
+
+class AccessWriter(logging.Handler):
+    """Passes access lines on to the handlers of the root a moment later, from a thread of its
+    own, while it is started: to put one together and write it takes a twentieth of a query.
+    A process that is killed loses those of the last moment. All other messages are written at
+    once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._records: SimpleQueue[logging.LogRecord | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._write, name="memsvc-access-log", daemon=True)
+
+    def start(self) -> None:
+        """From now on access lines come here."""
+        self._thread.start()
+        _access.addHandler(self)
+        _access.propagate = False
+
+    def stop(self) -> None:
+        """Writes what is left; further lines are written at once again."""
+        _access.propagate = True
+        _access.removeHandler(self)
+        self._records.put(None)
+        self._thread.join()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Takes a line; when too many wait, whoever logs writes it and so waits too."""
+        if self._records.qsize() < ACCESS_LINES_WAITING:
+            self._records.put(record)
+        else:
+            logging.getLogger().handle(record)
+
+    def createLock(self) -> None:
+        """None is needed, and none is to be waited for."""
+        self.lock = None
+
+    def _write(self) -> None:
+        root = logging.getLogger()
+        while (record := self._records.get()) is not None:
+            # The call is still being answered; its line can wait until that is done.
+            time.sleep(ACCESS_DELAY_S)
+            root.handle(record)
+            for _ in range(self._records.qsize()):
+                record = self._records.get()
+                if record is None:
+                    return
+                root.handle(record)
 
 
 class JsonFormatter(logging.Formatter):

@@ -211,6 +211,7 @@ class Node:
         except Exception:
             log.exception("recalls were not flushed")
         self.writer.stop()
+        self.searcher.close()
         self.views.clear()
         self.store.close()
 

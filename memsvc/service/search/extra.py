@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,15 @@ _QUANTISED_LEAST: Final = 4
 """The 8-bit copy is read when this many times more rows match than are scored exactly anyway."""
 
 
+class Rough(NamedTuple):
+    """Cosines of 8-bit copies, float32 (n,), with the scales of the rows (n,) and of the
+    query."""
+
+    sims: NDArray[np.float32]
+    scales: NDArray[np.float32]
+    query_scale: float
+
+
 @dataclass(frozen=True, slots=True)
 class Extra:
     """A snapshot of the vectors: unit float32 rows in ``chunks``, of which ``count`` are
@@ -35,49 +44,62 @@ class Extra:
     count: int
 
     def top(
-        self, query: NDArray[np.float32], mask: NDArray[np.bool_], k: int, floor: float = ANY
+        self,
+        query: NDArray[np.float32],
+        mask: NDArray[np.bool_],
+        k: int,
+        floor: float = ANY,
+        rough: Rough | None = None,
     ) -> tuple[Index, NDArray[np.float32]]:
         """The k rows most similar to a unit query among those in ``mask`` (of the part's
         rows), best first: rows of the part and their true cosines. Rows below ``floor`` may
-        be left out."""
+        be left out. ``rough`` is what ``self.rough(query)`` gave, if it was asked before."""
         keep = np.flatnonzero(mask[self.local])
         if k > 0 and len(keep) > _QUANTISED_LEAST * first_count(k):
             # Bound by memory: the 8-bit copy first, what it takes for the best in float32.
             everything = len(keep) == self.count
-            found = self._through_copy(query, None if everything else keep, k, floor)
+            rough = self.rough(query) if rough is None else rough
+            found = self._through_copy(query, None if everything else keep, k, floor, rough)
             if found is not None:
                 return found
         return best(self.score_all(query)[keep], self.local[keep], k)
 
+    def rough(self, query: NDArray[np.float32]) -> Rough:
+        """Cosines of the 8-bit copies of all vectors with that of a unit query. The interpreter
+        is released for most of the time."""
+        query8, query_scale = quantise_one(query)
+        found, left = np.empty(self.count, np.float32), self.count
+        scales: list[NDArray[np.float32]] = []
+        for levels, of_chunk in zip(self.levels, self.scales, strict=True):
+            n = min(left, len(levels))
+            if n <= 0:
+                break
+            int8_dots(levels[:n], query8, found[self.count - left : self.count - left + n])
+            scales.append(of_chunk[:n])
+            left -= n
+        of_rows = scales[0] if len(scales) == 1 else np.concatenate(scales)
+        found *= of_rows
+        found *= np.float32(query_scale)
+        return Rough(found, of_rows, query_scale)
+
     def _through_copy(
-        self, query: NDArray[np.float32], keep: Index | None, k: int, floor: float
+        self,
+        query: NDArray[np.float32],
+        keep: Index | None,
+        k: int,
+        floor: float,
+        rough: Rough,
     ) -> tuple[Index, NDArray[np.float32]] | None:
         """The k best of some vectors (None = all); None when all should be scored exactly."""
-        query8, scale = quantise_one(query)
-        rough, scales = self._rough(query8)
-        rough *= scales
-        rough *= np.float32(scale)
+        sims, scales = rough.sims, rough.scales
         if keep is not None:
-            rough, scales = rough[keep], scales[keep]
+            sims, scales = sims[keep], scales[keep]
 
         def exact(places: Index) -> tuple[Index, NDArray[np.float32]]:
             return self.local[places], cosines(self.take(places), query)
 
         # Ties are ordered by row: `exact` names the vectors by the rows they belong to.
-        return rescored(rough, keep, scales, scale, k, exact, floor)
-
-    def _rough(self, query8: NDArray[np.int8]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Products of the 8-bit copies of all vectors, and the scales of these."""
-        found, left = np.empty(self.count, np.float32), self.count
-        of_all: list[NDArray[np.float32]] = []
-        for levels, scales in zip(self.levels, self.scales, strict=True):
-            n = min(left, len(levels))
-            if n <= 0:
-                break
-            int8_dots(levels[:n], query8, found[self.count - left : self.count - left + n])
-            of_all.append(scales[:n])
-            left -= n
-        return found, of_all[0] if len(of_all) == 1 else np.concatenate(of_all)
+        return rescored(sims, keep, scales, rough.query_scale, k, exact, floor)
 
     def score_all(self, query: NDArray[np.float32]) -> NDArray[np.float32]:
         """Cosines of all vectors with a unit query, float32 (count,)."""

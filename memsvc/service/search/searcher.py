@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -49,6 +50,9 @@ LIST_LEAST: Final = 100
 """Candidates taken from each list of a hybrid search: twice what is wanted, at least this
 many. The fused score depends on the candidate alone, so more of them change little."""
 
+BESIDE_THREADS: Final = 4
+"""Threads that scan tails while the calls' own threads search graphs."""
+
 JUDGED_BETWEEN_CHECKS: Final = 64
 """Records judged one by one between two looks at the time."""
 
@@ -90,6 +94,11 @@ class Searcher:
         self._views = views
         self.settings = settings
         self._book = book
+        self._beside = ThreadPoolExecutor(BESIDE_THREADS, "memsvc-search")
+
+    def close(self) -> None:
+        """Ends the threads; to be called when no query runs."""
+        self._beside.shutdown()
 
     def answer(self, plan: Plan, control: Control) -> QueryAnswer:
         """The answer; empty and marked when ``timeout_ms`` passes first.
@@ -139,7 +148,14 @@ class Searcher:
         check: Check,
     ) -> _Search:
         return _Search(
-            plan, snapshot, view, self.settings, self._book, check, self._views.on_damage
+            plan,
+            snapshot,
+            view,
+            self.settings,
+            self._book,
+            check,
+            self._views.on_damage,
+            self._beside,
         )
 
     def matching_ids(self, plan: Plan, control: Control) -> list[bytes]:
@@ -192,8 +208,10 @@ class _Search:
         book: CostBook,
         check: Check,
         on_damage: OnDamage,
+        beside: Executor,
     ) -> None:
         self._on_damage = on_damage
+        self._beside = beside
         self._plan = plan
         self._snapshot = snapshot
         self._view = view
@@ -320,7 +338,10 @@ class _Search:
                 self._check,
                 self.explain,
                 self._on_damage,
+                self._beside,
             )
+            if len(view.parts) > 1:
+                searcher.begin(view.parts[-1])
         found = []
         bar = Bar(wanted, plan.min_score)
         for number, (part, scope) in enumerate(zip(view.parts, self._scopes, strict=True)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +17,7 @@ from memsvc.segments.graph import Graph
 from memsvc.segments.rescore import ANY
 from memsvc.segments.topk import best
 from memsvc.service.search.costs import CostBook, SegmentCosts
+from memsvc.service.search.extra import Rough
 from memsvc.service.search.parts import Part
 from memsvc.service.search.scope import Scope
 from memsvc.service.search.view import OnDamage
@@ -31,6 +33,9 @@ RECORD_US = 12.0
 """Microseconds to read and score one vector of 1,536 numbers from the records, measured
 (some 85,000 a second); decides whether that can still meet the time limit."""
 RECORD_SHARE = 0.7
+
+BESIDE_LEAST = 500_000
+"""Numbers to be scanned above which another thread is woken for it: some 40 microseconds."""
 
 
 @dataclass(slots=True)
@@ -80,6 +85,7 @@ class VectorSearch:
         check: Check,
         explain: list[ExplainPart] | None,
         on_damage: OnDamage,
+        beside: Executor,
     ) -> None:
         self._snapshot = snapshot
         self._partition = partition
@@ -89,6 +95,20 @@ class VectorSearch:
         self._check = check
         self._explain = explain
         self._on_damage = on_damage
+        self._beside = beside
+        self._begun: dict[str, Future[Rough]] = {}
+
+    def begin(self, part: Part) -> None:
+        """Starts on a part that is searched after others: a graph leaves the interpreter to
+        other threads, and scanning the tail takes about as long as searching a graph."""
+        outside = part.outside(self._generation)
+        if outside.count * len(self._query) >= BESIDE_LEAST:
+            self._begun[part.name] = self._beside.submit(outside.rough, self._query)
+
+    def _rough(self, part: Part) -> Rough | None:
+        """What ``begin`` has brought; None when its turn has not come."""
+        begun = self._begun.pop(part.name, None)
+        return None if begun is None or begun.cancel() else begun.result()
 
     def search(self, part: Part, scope: Scope, k: int, ef: int, floor: float = ANY) -> Found:
         """The k best rows of a part among those in scope. Rows whose cosine is below ``floor``
@@ -101,7 +121,8 @@ class VectorSearch:
         found, plan, why = self._sealed_sound(part, scope, k, ef, floor)
         outside = part.outside(self._generation)
         if outside.count and not found.whole:
-            local, sims = outside.top(self._query, scope.mask, k, floor)
+            rough = self._rough(part)
+            local, sims = outside.top(self._query, scope.mask, k, floor, rough)
             if len(found.local):
                 local = np.concatenate((found.local, local))
                 sims = np.concatenate((found.sims, sims))
