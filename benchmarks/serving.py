@@ -130,8 +130,8 @@ class Server:
     def settle(self, *, merge: bool = False, seconds: float = 3_600.0) -> float:
         """Seals and (with ``merge``) merges everything, and waits; returns seconds taken."""
         began = time.monotonic()
-        asked = {"seal_min_rows": 1, "merge_all": True} if merge else {}
-        while not self.client.admin.maintain(**asked, wait_seconds=60.0).idle:  # type: ignore[arg-type]
+        asked: dict[str, Any] = {"seal_min_rows": 1, "merge_all": True} if merge else {}
+        while not self.client.admin.maintain(**asked, wait_seconds=60.0).idle:
             if time.monotonic() - began > seconds:
                 raise ServerFailed(f"maintenance was not done after {seconds:.0f} s")
             asked = {}

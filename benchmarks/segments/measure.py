@@ -161,7 +161,7 @@ def graph_figures(
         times: list[float] = []
         met = 0
         for ef in (32, 64, 128):
-            view.expansion_search = ef  # type: ignore[misc]
+            view.expansion_search = ef  # type: ignore[misc]  # has a setter
             plain = better = 0
             spent = []
             for i, query in enumerate(asked):

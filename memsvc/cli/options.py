@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import click
 import numpy as np
@@ -120,7 +120,7 @@ def connection(command: F) -> F:
         )
         return command(*args, target=target, **kwargs)
 
-    return wrapped  # type: ignore[return-value]
+    return cast(F, wrapped)
 
 
 # Types of values are plain functions: they raise BadParameter, and click adds the option's name.

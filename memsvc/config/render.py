@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from memsvc.config.fields import KeyInfo
+from memsvc.config.fields import KeyInfo, Section
 from memsvc.config.loading import Effective
 from memsvc.config.model import KEYS, Settings, value_of
 
@@ -127,9 +127,9 @@ def _facts(info: KeyInfo) -> str:
 
 
 def _summary(section: str) -> str:
-    model: type = Settings
+    model: type[Section] = Settings
     for name in section.split("."):
-        annotation = model.model_fields[name].annotation  # type: ignore[attr-defined]
-        assert isinstance(annotation, type)
+        annotation = model.model_fields[name].annotation
+        assert isinstance(annotation, type) and issubclass(annotation, Section)
         model = annotation
     return (model.__doc__ or "").strip()

@@ -158,7 +158,8 @@ def test_value(test: Test, value: FilterValue | None) -> bool:
     return True
 
 
-# Pytest would take the name for a test when it is imported by one.
+# Pytest would take the name for a test when it is imported by one. (Functions may have
+# attributes; their type does not say so.)
 test_value.__test__ = False  # type: ignore[attr-defined]
 
 

@@ -27,6 +27,7 @@ class Protocol(H11Protocol):
     _idle_since = 0.0
     _served = False
 
+    # Narrower than what asyncio declares, as uvicorn's is: a listening server has Transports.
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Starts the clock, and makes room for itself when all places are taken."""
         super().connection_made(transport)

@@ -10,6 +10,7 @@ from typing import Final, NoReturn
 
 import grpc
 from google.protobuf import any_pb2, duration_pb2
+from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
 from memsvc.domain.errors import Code, MemsvcError, Violation
@@ -75,9 +76,9 @@ def _bad_request(violations: tuple[Violation, ...], room: int) -> error_details_
     return bad
 
 
-def _pack(status: status_pb2.Status, detail: object) -> None:
+def _pack(status: status_pb2.Status, detail: Message) -> None:
     packed = any_pb2.Any()
-    packed.Pack(detail)  # type: ignore[arg-type]
+    packed.Pack(detail)
     status.details.append(packed)
 
 

@@ -17,7 +17,7 @@ from memsvc.service.limits import Timeouts
 from memsvc.v1 import memory_service_pb2 as pb
 from memsvc.v1 import memory_service_pb2_grpc
 
-S = TypeVar("S")
+S = TypeVar("S", bound="BaseServicer")
 R = TypeVar("R")
 
 
@@ -29,10 +29,10 @@ def answering(method: Callable[[S, Any, Any], R]) -> Callable[[S, Any, Any], R]:
         try:
             return method(self, request, context)
         except MemsvcError as error:
-            self._gate.failed(error)  # type: ignore[attr-defined]
+            self._gate.failed(error)
             status = errors.to_status(error)
         except Exception:
-            self._gate.failed(None)  # type: ignore[attr-defined]
+            self._gate.failed(None)
             status = errors.internal_status(method.__name__)
         call = current_call.get()
         errors.abort(context, status, call.request_id if call else "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,10 @@ def test_tokens_file_that_is_no_tokens_file_keeps_the_tokens_in_force(
     assert "9999" not in store.error
 
 
+def _refused(node: Node, times: int) -> bool:
+    return node.log_file.read_text().count("not reloaded") >= times
+
+
 def test_reload_of_a_broken_configuration_does_not_end_the_server(tmp_path: Path) -> None:
     node = Node(tmp_path / "node")
     try:
@@ -80,10 +85,7 @@ def test_reload_of_a_broken_configuration_does_not_end_the_server(tmp_path: Path
         for number, broken in enumerate(BROKEN.values(), 1):
             node.config.write_bytes(broken)
             node.signal(signal.SIGHUP)
-            until(
-                lambda n=number: node.log_file.read_text().count("not reloaded") >= n,  # type: ignore[misc]
-                what=f"refusal {number}",
-            )
+            until(partial(_refused, node, number), what=f"refusal {number}")
         node.config.unlink()
         node.signal(signal.SIGHUP)
         until(lambda: "cannot be read" in node.log_tail(3), what="a file that is gone")

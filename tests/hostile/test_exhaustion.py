@@ -7,6 +7,7 @@ import base64
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,8 +48,8 @@ def fill(world: World, count: int, content: str = "x") -> list[str]:
     return [result.id for result in answer.results]
 
 
-def ask(world: World, control: Control | None = None, **changes: object) -> int:
-    request = QueryRequest(SPACE, **changes)  # type: ignore[arg-type]
+def ask(world: World, control: Control | None = None, **changes: Any) -> int:
+    request = QueryRequest(SPACE, **changes)
     answer = world.node.memory.query(REVIEWER, request, control or Control())
     return sum(len(hits) for hits in answer.lists)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 from memsvc.v1 import memory_service_pb2 as pb
 from memsvc.v1 import types_pb2 as types
@@ -26,8 +27,8 @@ ADMIN = "/memsvc.admin.v1.AdminService/"
 CALLS: tuple[Call, ...] = ("Write", "Query", "Forget")
 
 
-def case(name: str, call: str, body: bytes, expect: Expect, **more: object) -> Case:
-    return Case(name, "grpc", MEMORY + call, body, expect, **more)  # type: ignore[arg-type]
+def case(name: str, call: str, body: bytes, expect: Expect, **more: Any) -> Case:
+    return Case(name, "grpc", MEMORY + call, body, expect, **more)
 
 
 def complete(call: Call, random: Random, facts: Facts) -> bytes:
@@ -98,20 +99,20 @@ def field_that_nobody_knows(r: Random, f: Facts) -> Case:
 
 @wire(2)
 def number_that_no_enum_has(r: Random, f: Facts) -> Case:
-    number = r.choice([8, 99, 2**31 - 1, -1, -(2**31)])
+    number: Any = r.choice([8, 99, 2**31 - 1, -1, -(2**31)])
     space = types.Namespace(tenant="acme", agent="sink")
     if r.random() < 0.3:
-        query = pb.QueryRequest(namespace=space, text="x", mode=number)  # type: ignore[arg-type]
+        query = pb.QueryRequest(namespace=space, text="x", mode=number)
         return case("unknown mode", "Query", query.SerializeToString(), wrong("mode"))
     if r.random() < 0.5:
-        forget = pb.ForgetRequest(namespace=space, ids=["x"], mode=number)  # type: ignore[arg-type]
+        forget = pb.ForgetRequest(namespace=space, ids=["x"], mode=number)
         return case("unknown mode", "Forget", forget.SerializeToString(), wrong("mode"))
     write = pb.WriteRequest(namespace=space)
     if r.random() < 0.5:
-        write.items.add(memory=pb.Memory(content="x", status=number))  # type: ignore[arg-type]
+        write.items.add(memory=pb.Memory(content="x", status=number))
         where = "items[0].memory.status"
     else:
-        write.items.add(touch=pb.Touch(id="x", kind=number))  # type: ignore[arg-type]
+        write.items.add(touch=pb.Touch(id="x", kind=number))
         where = "items[0].touch.kind"
     return case("unknown number", "Write", write.SerializeToString(), wrong(where))
 

@@ -11,6 +11,7 @@ import pytest
 from tests.scenarios.harness import Node, tell
 
 MakeNode = Callable[..., Node]
+REPORT_OF_CALL = pytest.StashKey[pytest.TestReport]()
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def make_node(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[MakeNo
     yield make
     for node in made:
         node.close()
-    report = getattr(request.node, "report_of_call", None)
+    report = request.node.stash.get(REPORT_OF_CALL, None)
     if report is None or report.failed:
         for node in made:
             tell(f"--- log of {node.folder.name} ---\n{node.log_tail(150)}")
@@ -38,4 +39,4 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     outcome = yield
     report = outcome.get_result()
     if report.when == "call":
-        item.report_of_call = report  # type: ignore[attr-defined]
+        item.stash[REPORT_OF_CALL] = report

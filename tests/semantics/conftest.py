@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,8 +53,8 @@ def make_world(folder: Path) -> Iterator[Callable[..., World]]:
     """Opens a world with changed settings; closed at the end."""
     made: list[World] = []
 
-    def make(**changes: object) -> World:
-        made.append(World(folder / str(len(made)), **changes))  # type: ignore[arg-type]
+    def make(**changes: Any) -> World:
+        made.append(World(folder / str(len(made)), **changes))
         return made[-1]
 
     yield make

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import uuid
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -126,7 +127,7 @@ class Generator:
 
     def update(self, now: int) -> Update:
         kind = self.rng.choice(("text", "vector", "clear", "meta", "status", "nothing"))
-        fields: dict[str, object] = {}
+        fields: dict[str, Any] = {}
         if kind == "text":
             fields["content"] = self.rng.choice((None, self.text(), ""))
             fields["summary"] = self.rng.choice((None, self.text(), ""))
@@ -140,7 +141,7 @@ class Generator:
         elif kind == "status":
             fields["status"] = Status(self.rng.randint(1, 5))
         ttl = self.ttl() if self.chance(0.3) else None
-        return Update(self.id(), if_version=self.if_version(), ttl_ms=ttl, **fields)  # type: ignore[arg-type]
+        return Update(self.id(), if_version=self.if_version(), ttl_ms=ttl, **fields)
 
     def item(self, now: int) -> WriteItem:
         draw = self.rng.random()
@@ -177,7 +178,7 @@ class Generator:
         if by_filter and hard:
             # Or little would be left after a while.
             filters = f.And((f.Condition("topic", f.Equals("food")), filters or f.And(())))
-        fields = {
+        fields: dict[str, Any] = {
             "namespace": self.namespace(),
             "ids": tuple(ids),
             "filters": filters,
@@ -186,8 +187,8 @@ class Generator:
             "validate_only": self.chance(0.2),
             "request_id": f"f{self.rng.randint(0, 5)}" if self.chance(0.3) else "",
         }
-        request = ForgetRequest(**fields)  # type: ignore[arg-type]
-        return ForgetRequest(**fields, fingerprint=fingerprint.of_forget(request))  # type: ignore[arg-type]
+        request = ForgetRequest(**fields)
+        return ForgetRequest(**fields, fingerprint=fingerprint.of_forget(request))
 
     # -- filters -----------------------------------------------------------------------
 

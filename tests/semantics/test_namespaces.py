@@ -56,7 +56,8 @@ def test_the_session_of_a_query_never_filters_but_the_filter_does(world: World) 
             ns = ("acme", "a", session) if session else ("acme", "a")
             assert set(world.ids(ns, **fields)) == {one, two}
         assert world.ids(("acme", "a", "s1"), **fields, filters={"session": "s2"}) == [two]
-    assert world.get(one, ns=("acme", "a", "s2"))["session"] == "s1"  # type: ignore[index]
+    seen = world.get(one, ns=("acme", "a", "s2"))
+    assert seen is not None and seen["session"] == "s1"
     world.forget(("acme", "a", "s2"), ids=[one], mode="HARD")
     assert world.all(("acme", "a")) == [two]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from tests.semantics.harness import DAY, HOUR, World, vector
@@ -48,8 +50,10 @@ def test_every_kind_of_entry(world: World) -> None:
 
 
 @pytest.mark.parametrize("inline", [True, False], ids=["inline", "in a process"])
-def test_the_database_is_the_same_after_compaction(make_world: object, inline: bool) -> None:
-    world: World = make_world(inline=inline)  # type: ignore[operator]
+def test_the_database_is_the_same_after_compaction(
+    make_world: Callable[..., World], inline: bool
+) -> None:
+    world = make_world(inline=inline)
     kept = world.put(summary="tea", vector=vector(1))
     world.forget(ids=[world.put(summary="quokka secret")], mode="HARD")
     before = world.admin.inspect("acme", "helper", False, 0, "")

@@ -1,6 +1,7 @@
 """Settings: where a value comes from, and what is refused."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,9 +16,9 @@ def write(tmp_path: Path, text: str) -> Path:
     return path
 
 
-def refused(path: Path | None = None, **kwargs: object) -> str:
+def refused(path: Path | None = None, **kwargs: Any) -> str:
     with pytest.raises(ConfigError) as caught:
-        load(path, **kwargs)  # type: ignore[arg-type]
+        load(path, **kwargs)
     return "\n".join(caught.value.problems)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -74,18 +75,19 @@ def test_every_action_and_status_has_a_number_in_the_log(action: Action, status:
 
 
 def _changed(change: str) -> bytes:
-    message = log_pb2.LogEntry.FromString(codec.encode(ENTRY))
+    message: Any = log_pb2.LogEntry.FromString(codec.encode(ENTRY))
     if change == "format":
         message.format = LOG_FORMAT + 1
     elif change == "no format":
         message.format = 0
     elif change == "action":
-        message.action = 99  # type: ignore[assignment]
+        message.action = 99
     elif change == "effect":
-        message.effects[1].action = 99  # type: ignore[assignment]
+        message.effects[1].action = 99
     else:
-        message.effects[0].status_after = 99  # type: ignore[assignment]
-    return message.SerializeToString()
+        message.effects[0].status_after = 99
+    changed: bytes = message.SerializeToString()
+    return changed
 
 
 @pytest.mark.parametrize("change", ["format", "no format", "action", "effect", "status"])
@@ -123,8 +125,8 @@ def test_a_text_comes_back_and_its_head_alone(text: keys.Text) -> None:
 
 def test_a_partition_comes_back() -> None:
     numbers = {f.name: n for n, f in enumerate(fields(keys.Partition), 1)}
-    values = {**numbers, "number": 5, "tenant": "acme é", "agent": "a:b"}
-    partition = keys.Partition(**values)  # type: ignore[arg-type]
+    values: dict[str, Any] = {**numbers, "number": 5, "tenant": "acme é", "agent": "a:b"}
+    partition = keys.Partition(**values)
     assert keys.unpack_partition(5, partition.pack()) == partition
     assert partition.copy() == partition and partition.copy() is not partition
 
