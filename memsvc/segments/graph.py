@@ -20,7 +20,7 @@ from usearch.index import Index as UsearchIndex
 
 from memsvc.segments.errors import BadFile, FilesUnavailable
 from memsvc.segments.files import TEMPORARY_SUFFIX, checksum_of, map_file, publish
-from memsvc.segments.quantise import quantise, quantise_one
+from memsvc.segments.quantise import Quantised, quantise, quantise_one
 from memsvc.segments.topk import Index, Sims
 
 DTYPES: Final = {
@@ -60,8 +60,15 @@ class Graph:
         with self._view():
             pass
 
-    def search(self, query: NDArray[np.float32], count: int, ef: int) -> tuple[Index, Sims]:
-        """About the ``count`` rows nearest to a unit query, best first.
+    def search(
+        self,
+        query: NDArray[np.float32],
+        count: int,
+        ef: int,
+        quantised: Quantised | None = None,
+    ) -> tuple[Index, Sims]:
+        """About the ``count`` rows nearest to a unit query, best first. ``quantised`` is what
+        ``quantise_one`` makes of the query, where that is known.
 
         Returns local rows and approximate cosines (score again for the true ones), both of
         shape (found,), found <= count. ``ef`` below ``count`` has no effect.
@@ -71,7 +78,7 @@ class Graph:
             return np.empty(0, np.int64), np.empty(0, np.float32)
         asked: NDArray[Any] = query
         if self.dtype == "i8":
-            asked, _ = quantise_one(query)
+            asked, _ = quantised or quantise_one(query)
         with self._view() as view:
             view.expansion_search = ef  # type: ignore[misc]  # has a setter
             # A single query gives as many matches as were found, without padding.

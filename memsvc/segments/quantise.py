@@ -23,7 +23,11 @@ def quantise(rows: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.fl
     return np.rint(levels, out=levels).astype(np.int8), scales.astype(np.float32)
 
 
-def quantise_one(vector: NDArray[np.float32]) -> tuple[NDArray[np.int8], float]:
+Quantised = tuple[NDArray[np.int8], float]
+"""One vector as 8-bit integers, and its scale."""
+
+
+def quantise_one(vector: NDArray[np.float32]) -> Quantised:
     """The same for one vector, shape (dimension,), and to the same last bit; by scalars, which
     takes a third of the time."""
     largest = max(vector.max(initial=0.0), -vector.min(initial=0.0))

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from memsvc.segments.quantise import int8_dots, quantise, quantise_one
+from memsvc.segments.quantise import Quantised, int8_dots, quantise, quantise_one
 from memsvc.segments.rescore import ANY, first_count, rescored
 from memsvc.segments.topk import best, cosines
 
@@ -53,21 +53,21 @@ class Extra:
     ) -> tuple[Index, NDArray[np.float32]]:
         """The k rows most similar to a unit query among those in ``mask`` (of the part's
         rows), best first: rows of the part and their true cosines. Rows below ``floor`` may
-        be left out. ``rough`` is what ``self.rough(query)`` gave, if it was asked before."""
+        be left out. ``rough`` is what ``self.rough`` gave, if it was asked before."""
         keep = np.flatnonzero(mask[self.local])
         if k > 0 and len(keep) > _QUANTISED_LEAST * first_count(k):
             # Bound by memory: the 8-bit copy first, what it takes for the best in float32.
             everything = len(keep) == self.count
-            rough = self.rough(query) if rough is None else rough
+            rough = self.rough(quantise_one(query)) if rough is None else rough
             found = self._through_copy(query, None if everything else keep, k, floor, rough)
             if found is not None:
                 return found
         return best(self.score_all(query)[keep], self.local[keep], k)
 
-    def rough(self, query: NDArray[np.float32]) -> Rough:
+    def rough(self, quantised: Quantised) -> Rough:
         """Cosines of the 8-bit copies of all vectors with that of a unit query. The interpreter
         is released for most of the time."""
-        query8, query_scale = quantise_one(query)
+        query8, query_scale = quantised
         found, left = np.empty(self.count, np.float32), self.count
         scales: list[NDArray[np.float32]] = []
         for levels, of_chunk in zip(self.levels, self.scales, strict=True):

@@ -14,6 +14,7 @@ from memsvc.domain.planner import first_plan, next_plan
 from memsvc.domain.types import ExplainPart
 from memsvc.segments.errors import SegmentDamaged
 from memsvc.segments.graph import Graph
+from memsvc.segments.quantise import quantise_one
 from memsvc.segments.rescore import ANY
 from memsvc.segments.topk import best
 from memsvc.service.search.costs import CostBook, SegmentCosts
@@ -91,6 +92,7 @@ class VectorSearch:
         self._partition = partition
         self._generation = generation
         self._query = query
+        self._quantised = quantise_one(query)
         self._book = book
         self._check = check
         self._explain = explain
@@ -103,7 +105,7 @@ class VectorSearch:
         other threads, and scanning the tail takes about as long as searching a graph."""
         outside = part.outside(self._generation)
         if outside.count * len(self._query) >= BESIDE_LEAST:
-            self._begun[part.name] = self._beside.submit(outside.rough, self._query)
+            self._begun[part.name] = self._beside.submit(outside.rough, self._quantised)
 
     def _rough(self, part: Part) -> Rough | None:
         """What ``begin`` has brought; None when its turn has not come."""
@@ -209,7 +211,7 @@ class VectorSearch:
         while plan.count:
             self._check()
             started = time.perf_counter()
-            local, _ = graph.search(self._query, asked, ef)
+            local, _ = graph.search(self._query, asked, ef, self._quantised)
             costs.saw_graph(time.perf_counter() - started, max(asked, ef))
             exhausted = len(local) < asked or asked >= rows
             local = local[mask[local]]
