@@ -160,6 +160,4 @@ def write_item(
         memory.metadata.attributes["cluster"].int_value = cluster
     if share is not None:
         memory.metadata.attributes["share"].double_value = share
-        # The same once more, in an attribute that has no column.
-        memory.metadata.attributes["plain"].double_value = share
     return pb.WriteItem(memory=memory)

@@ -29,7 +29,6 @@ def settings_of(dataset: Dataset, dtype: str, **more: object) -> dict[str, objec
     return {
         "index.dimension": dataset.dimension,
         "index.dtype": dtype,
-        "index.attributes": ["cluster", "share"] if len(dataset.labels) else [],
         **more,
     }
 

@@ -195,11 +195,21 @@ class Index(Section):
     )
     attributes: Annotated[tuple[str, ...], AfterValidator(_check_attributes)] = key(
         (),
-        "Metadata attributes that get a column, which makes filters on them fast. Filters on "
-        "others are matched on the record. Applies to segments built from then on.",
+        "Metadata attributes that get a column in any case, see attribute_columns.",
         reload=False,
         expects=f"a list of at most {limits.MAX_ATTRIBUTES} names",
         strict=False,
+    )
+    attribute_columns: int = key(
+        64,
+        "Attributes that get a column in one segment, which makes filters on them fast: those "
+        "of attributes, then others in the order of their appearance. Filters on the rest are "
+        "matched on the records one by one. A column takes 4 bytes a memory and its different "
+        "values. Applies to segments built from then on.",
+        reload=False,
+        unit="attributes",
+        ge=0,
+        le=limits.MAX_ATTRIBUTE_COLUMNS,
     )
     dtype: Literal["f32", "bf16", "f16", "i8"] = key(
         "i8",

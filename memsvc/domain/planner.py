@@ -16,6 +16,12 @@ SLACK: Final = 1.25
 """Results asked for beyond k / share, since matches are not spread evenly."""
 GROWTH: Final = 4.0
 """Widening when nothing at all matched."""
+LEAD: Final = 2.0
+"""How many times dearer the exact scan must be for a graph search to be widened."""
+OPPOSED: Final = 0.25
+"""Share of k below which the results of a search say that filter and query are opposed."""
+OPPOSED_LEAD: Final = 4.0
+"""``LEAD`` then, over the widened search and the last one together."""
 
 
 class Costs(Protocol):
@@ -52,6 +58,7 @@ def next_plan(
 ) -> Plan:
     """How to go on when ``asked`` results held only ``found`` < k matches."""
     share = found / asked
+    opposed = found < OPPOSED * k
     count = _count(k, share, rows) if found else int(min(rows, asked * GROWTH))
     count = max(count, 2 * asked)
     exact = costs.exact(matching)
@@ -60,8 +67,10 @@ def next_plan(
         f"{found} of {asked} results matched; graph for {count} {graph:.0f} us, "
         f"exact over {matching} rows {exact:.0f} us"
     )
-    # A search that was wrong once may be wrong again: the graph must win clearly.
-    return Plan(count if count < rows and 2 * graph < exact else 0, why)
+    # A search that was wrong once may be wrong again: the graph must win clearly. Where next to
+    # nothing matched, what matches is far away, and widening only adds to what is lost.
+    needed = OPPOSED_LEAD * (graph + costs.graph(max(asked, ef))) if opposed else LEAD * graph
+    return Plan(count if count < rows and needed < exact else 0, why)
 
 
 def _count(k: int, share: float, rows: int) -> int:

@@ -23,7 +23,7 @@ from memsvc.domain.manifest import FileMeta, SegmentMeta
 from memsvc.domain.records import RowRecord
 from memsvc.segments.arrayfile import ArrayFile, ArrayFileWriter
 from memsvc.segments.column_file import write_columns
-from memsvc.segments.columns import ColumnBuilder
+from memsvc.segments.columns import EVERY_ATTRIBUTE, ColumnBuilder, Indexed
 from memsvc.segments.files import TEMPORARY_SUFFIX, fsync_directory, map_file
 from memsvc.segments.graph import DTYPES, GraphBuilder
 from memsvc.segments.postings import InvertedLike, write_postings
@@ -51,7 +51,7 @@ class BuildSpec:
     ``position``; ``generations``: (number, dimension) of those whose vectors are wanted;
     ``dtype`` of the graphs (f32, bf16, f16, i8), links ``m``, ``ef_construction``; a graph from
     ``graph_min_rows`` vectors on, an 8-bit copy for scans from ``scan_min_rows`` on;
-    ``attributes`` that get a column; ``threads`` for the graph; ``throttle``: share of the
+    ``indexed`` attributes get a column; ``threads`` for the graph; ``throttle``: share of the
     time to be busy, 0 to 1; ``analyzer``: name of the rules behind the terms.
     """
 
@@ -66,7 +66,7 @@ class BuildSpec:
     ef_construction: int = 200
     graph_min_rows: int = 10_000
     scan_min_rows: int = 1_000
-    attributes: tuple[str, ...] = ()
+    indexed: Indexed = EVERY_ATTRIBUTE
     threads: int = 1
     throttle: float = 1.0
     analyzer: str = ""
@@ -86,7 +86,8 @@ class BuildSpec:
         """The reverse. Raises ValueError or TypeError for something else."""
         raw: dict[str, Any] = json.loads(text)
         raw["generations"] = tuple((int(g), int(d)) for g, d in raw["generations"])
-        raw["attributes"] = tuple(raw["attributes"])
+        first, most = raw["indexed"]
+        raw["indexed"] = Indexed(tuple(first), int(most))
         return BuildSpec(**raw)
 
 
@@ -95,7 +96,7 @@ def estimate_bytes(spec: BuildSpec, count: int) -> int:
     without its words, which take some 6 bytes for each different term of a row."""
     per_number = {"f32": 4, "bf16": 2, "f16": 2, "i8": 1}[spec.dtype] + 4 + 1
     vectors = sum(dimension * per_number + 12 * spec.m + 64 for _, dimension in spec.generations)
-    return count * (vectors + 160 + 8 * len(spec.attributes)) + (1 << 16)
+    return count * (vectors + 160 + 8 * 16) + (1 << 16)
 
 
 def build_segment(
@@ -143,7 +144,7 @@ class _Builder:
         throttle: Throttle,
         progress: Callable[[float], None],
     ) -> None:
-        self.columns = ColumnBuilder(spec.attributes)
+        self.columns = ColumnBuilder(spec.indexed)
         self._spec = spec
         self._folder = folder
         self._throttle = throttle

@@ -39,7 +39,9 @@ def write_columns(path: Path, segment: str, builder: ColumnBuilder) -> tuple[int
             assert column is not None
             values = builder.values(field)
             described.append(_write_column(writer, f"c{number}", field, column.codes, values))
-        return writer.finish({"segment": segment, "columns": described})
+        return writer.finish(
+            {"segment": segment, "columns": described, "complete": builder.complete}
+        )
 
 
 def _write_column(
@@ -98,7 +100,8 @@ def open_columns(data: mmap.mmap, segment: str, count: int) -> ColumnSet:
         columns[entry["field"]] = Column(codes, _open_dictionary(file, entry))
     ids = file.array("ids").reshape(-1).view("V16")
     state = file.array("state").reshape(-1).view(STATE_DTYPE)
-    return ColumnSet(rows, ids, state, columns)
+    # Files from before attributes got columns of their own accord do not say.
+    return ColumnSet(rows, ids, state, columns, complete=file.meta.get("complete", False))
 
 
 def _open_dictionary(file: ArrayFile, entry: dict[str, Any]) -> SealedDictionary:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,7 @@ FIELDS: Final = ("session", *METADATA_FIELDS, "seq")
 
 _CACHED_MASKS: Final = 8
 _CODE: Final = np.dtype(np.int32)
+_NO_CODE: Final = np.int32(-1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,8 @@ class ColumnSet:
     """Rows of a segment or a tail; local row i is the i-th. Safe for any number of threads.
 
     ``rows`` int64 (count,), ascending row numbers; ``state`` STATE_DTYPE (count,), as of when
-    the rows were read; ``ids`` V16 (count,); ``attributes`` the names that have a column.
+    the rows were read; ``ids`` V16 (count,); ``attributes`` the names that have a column;
+    ``complete`` tells that no row has another.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class ColumnSet:
         state: NDArray[np.void],
         columns: Mapping[str, Column],
         *,
+        complete: bool = False,
         cached: bool = True,
     ) -> None:
         self.rows = rows
@@ -80,6 +83,7 @@ class ColumnSet:
         self.state = state
         self.count = len(rows)
         self._columns = dict(columns)
+        self._complete = complete
         self._cache: OrderedDict[object, Mask] = OrderedDict()
         self._cached = _CACHED_MASKS if cached else 0
         self._lock = threading.Lock()
@@ -99,8 +103,10 @@ class ColumnSet:
 
     def mask(self, condition: Condition) -> Mask | None:
         """Which rows pass, bool (count,), read-only; None when the field has no column here
-        (an attribute that is not indexed, or one of the fields that change)."""
+        (an attribute past the most that get one, or one of the fields that change)."""
         column = self._columns.get(condition.field)
+        if column is None and self._complete and condition.field.startswith(ATTRIBUTE_PREFIX):
+            column = Column(np.broadcast_to(_NO_CODE, self.count), GrowingDictionary())
         if column is None or condition.field in MUTABLE_FIELDS:
             return None
         if not self._cached:
@@ -130,11 +136,24 @@ def _cache_key(condition: Condition) -> object:
     return condition
 
 
+class Indexed(NamedTuple):
+    """Attributes that get a column: ``first`` in any case, others when they first appear, up
+    to ``most`` in all."""
+
+    first: tuple[str, ...] = ()
+    most: int = 64
+
+
+EVERY_ATTRIBUTE: Final = Indexed()
+
+
 class ColumnBuilder:
     """Collects rows in memory; one thread appends, any number use snapshots."""
 
-    def __init__(self, attributes: Sequence[str]) -> None:
-        self._attributes = tuple(attributes)
+    def __init__(self, indexed: Indexed) -> None:
+        self._attributes = dict.fromkeys(indexed.first)
+        self._most = indexed.most
+        self._complete = True
         self._rows = Growing(np.dtype(np.int64))
         self._ids = Growing(np.dtype("V16"))
         self._state = Growing(STATE_DTYPE)
@@ -154,14 +173,29 @@ class ColumnBuilder:
         for field in METADATA_FIELDS:
             self._add(field, getattr(metadata, field) or None)
         self._add("seq", metadata.seq if metadata.HasField("seq") else None)
+        given = metadata.attributes
+        if given:
+            self._welcome(given)
         for name in self._attributes:
             # Not by [name], which would add a missing key to the map.
-            value = metadata.attributes.get(name)
+            value = given.get(name)
             self._add(ATTRIBUTE_PREFIX + name, None if value is None else value_of(value))
         self._ids.append(state.id)
         self._state.append(tuple(state))
         self._rows.append(row)  # last: its length is what others go by
         return len(self._rows) - 1
+
+    def _welcome(self, names: Iterable[str]) -> None:
+        for name in names:
+            if name in self._attributes:
+                continue
+            if len(self._attributes) >= self._most:
+                self._complete = False
+                return
+            field = ATTRIBUTE_PREFIX + name
+            self._dictionaries[field] = GrowingDictionary()
+            self._codes[field] = Growing.filled(_CODE, len(self._rows), -1)
+            self._attributes[name] = None
 
     def snapshot(self, count: int | None = None) -> ColumnSet:
         """The first ``count`` rows (all when None); later appends do not change it."""
@@ -171,7 +205,8 @@ class ColumnBuilder:
             for field, codes in self._codes.items()
         }
         ids, state = self._ids.view(n), self._state.view(n)
-        return ColumnSet(self._rows.view(n), ids, state, columns, cached=False)
+        rows, complete = self._rows.view(n), self._complete
+        return ColumnSet(rows, ids, state, columns, complete=complete, cached=False)
 
     def _add(self, field: str, value: FilterValue | None) -> None:
         code = -1 if value is None else self._dictionaries[field].code(value)
@@ -180,6 +215,11 @@ class ColumnBuilder:
     def values(self, field: str) -> list[FilterValue]:
         """The values of a field by code."""
         return self._dictionaries[field].values
+
+    @property
+    def complete(self) -> bool:
+        """Whether every attribute of every row has a column."""
+        return self._complete
 
     @property
     def fields(self) -> tuple[str, ...]:

@@ -258,6 +258,15 @@ class Growing:
         self._buffer = np.empty(16, dtype)
         self._count = 0
 
+    @classmethod
+    def filled(cls, dtype: np.dtype[Any], count: int, value: Any) -> Growing:
+        """One that begins with ``count`` equal elements."""
+        made = cls(dtype)
+        if count:
+            made._buffer = np.full(max(16, count), value, dtype)
+            made._count = count
+        return made
+
     def __len__(self) -> int:
         return self._count
 

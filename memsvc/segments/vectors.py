@@ -12,6 +12,7 @@ also when only some of them have a vector.
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Executor
 from typing import Any, Final
 
 import numpy as np
@@ -32,6 +33,8 @@ QUANTISED_LEAST: Final = 4
 """The 8-bit copy is read when this many times more rows match than are scored exactly anyway."""
 _SPAN_BYTES: Final = 4 << 20
 _SPARSE: Final = 0.02
+SHARED_LEAST_BYTES: Final = 8 << 20
+"""Bytes to be read from which on two threads share a scan: some 0.5 ms."""
 
 _Kernel = Callable[[NDArray[Any], NDArray[np.float32]], None]
 
@@ -104,12 +107,14 @@ class VectorRows:
         *,
         floor: float = ANY,
         full_precision: bool = False,
+        beside: Executor | None = None,
     ) -> tuple[Index, Sims]:
         """The k rows most similar to a unit query among the matching ones, best first; rows
         whose cosine is below ``floor`` may be left out.
 
         ``match``: bool (count,), or ascending local rows, or None for all. ``check`` is
-        called at least every few milliseconds and may raise to stop. Returns local rows and
+        called at least every few milliseconds and may raise to stop; a thread of ``beside`` takes
+        half of what is much to read. Returns local rows and
         their cosines, both of shape (min(k, matching rows with a vector),), or fewer with a
         floor. Equal cosines are ordered by row. Raises SegmentDamaged.
         """
@@ -119,12 +124,12 @@ class VectorRows:
             np.vecdot(rows, query, out=out)
 
         def exact(some: Index | None) -> tuple[Index, Sims]:
-            found, sims = _scan(self._rows, dots, some, check)
-            return _all_of(found, self.vectors), sims
+            found, sims = _shared(self._rows, dots, _given(some, self.vectors), check, beside)
+            return np.asarray(found), sims
 
         best_rows = None
         if not full_precision and k > 0:
-            best_rows = self._through_copy(query, vectors, k, check, exact, floor)
+            best_rows = self._through_copy(query, vectors, k, check, exact, floor, beside)
         if best_rows is None:
             found, sims = exact(vectors)
             best_rows = best(sims, found, k)
@@ -139,6 +144,7 @@ class VectorRows:
         check: Callable[[], None],
         exact: Exact,
         floor: float,
+        beside: Executor | None,
     ) -> tuple[Index, Sims] | None:
         """The k best of the vectors (ascending; None = all) through the 8-bit copy; None when
         that is no gain: they are few, too close to each other, or there is no copy."""
@@ -152,15 +158,16 @@ class VectorRows:
             int8_dots(rows, query8, out)
 
         try:
-            found, rough = _scan(scan, dots, vectors, check)
+            found, rough = _shared(scan, dots, _given(vectors, self.vectors), check, beside)
         except SegmentDamaged:
             # Known to the segment by now. The float32 rows hold everything the copy did.
             self._scan = None
             return None
-        mine = scales if found is None else scales[found]
+        some = None if isinstance(found, range) else found
+        mine = scales if some is None else scales[some]
         rough *= mine
         rough *= np.float32(query_scale)
-        return rescored(rough, found, mine, query_scale, k, exact, floor)
+        return rescored(rough, some, mine, query_scale, k, exact, floor)
 
     def _score(self, vectors: Index, query: NDArray[np.float32]) -> Sims:
         step = self._rows.chunk_rows
@@ -185,26 +192,49 @@ class VectorRows:
         return vectors[vectors >= 0]
 
 
-def _all_of(found: Index | None, count: int) -> Index:
-    return np.arange(count) if found is None else found
+def _given(rows: Index | None, count: int) -> Index | range:
+    return range(count) if rows is None else rows
+
+
+def _shared(
+    matrix: GuardedMatrix,
+    kernel: _Kernel,
+    rows: Index | range,
+    check: Callable[[], None],
+    beside: Executor | None,
+) -> tuple[Index | range, NDArray[np.float32]]:
+    """``_scan``, of which another thread does half when there is much to read and it has
+    time."""
+    half = len(rows) // 2
+    if beside is None or len(rows) * matrix.row_bytes < SHARED_LEAST_BYTES:
+        return _scan(matrix, kernel, rows, check)
+    other = beside.submit(_scan, matrix, kernel, rows[half:], check)
+    found, products = _scan(matrix, kernel, rows[:half], check)
+    if other.cancel():
+        rest, more = _scan(matrix, kernel, rows[half:], check)
+    else:
+        rest, more = other.result()
+    if not isinstance(rows, range):
+        rows = np.concatenate((found, rest))
+    return rows, np.concatenate((products, more))
 
 
 def _scan(
-    matrix: GuardedMatrix, kernel: _Kernel, rows: Index | None, check: Callable[[], None]
-) -> tuple[Index | None, NDArray[np.float32]]:
-    """Dot products of some rows (ascending; None = all), in bounded pieces.
+    matrix: GuardedMatrix, kernel: _Kernel, rows: Index | range, check: Callable[[], None]
+) -> tuple[Index | range, NDArray[np.float32]]:
+    """Dot products of some rows (ascending), in bounded pieces.
 
     Where matching rows are dense the whole stretch is read in place; elsewhere they are
-    gathered. Returns the rows in the order of the products (None = all, in order).
+    gathered. Returns the rows in the order of the products.
     """
     step = max(64, _SPAN_BYTES // max(matrix.row_bytes, 1))
-    if rows is None:
-        out = np.empty(matrix.count, np.float32)
-        for low in range(0, matrix.count, step):
+    if isinstance(rows, range):
+        out = np.empty(len(rows), np.float32)
+        for low in range(rows.start, rows.stop, step):
             check()
-            high = min(low + step, matrix.count)
-            kernel(matrix.span(low, high), out[low:high])
-        return None, out
+            high = min(low + step, rows.stop)
+            kernel(matrix.span(low, high), out[low - rows.start : high - rows.start])
+        return rows, out
     found: list[Index] = []
     sims: list[NDArray[np.float32]] = []
     sparse = rows

@@ -25,6 +25,7 @@ from memsvc.domain import merging
 from memsvc.domain.manifest import SegmentMeta, segment_from_json
 from memsvc.domain.merging import Job, Sealed
 from memsvc.segments.build import BuildSpec, estimate_bytes
+from memsvc.segments.columns import Indexed
 from memsvc.segments.errors import Damage
 from memsvc.segments.files import TEMPORARY_SUFFIX
 from memsvc.service.builder import Builder, BuilderFailed
@@ -59,7 +60,7 @@ class IndexSettings:
     dtype: str
     m: int
     ef_construction: int
-    attributes: tuple[str, ...]
+    indexed: Indexed
     seal_rows: int
     graph_min_rows: int = 10_000
 
@@ -370,7 +371,7 @@ class Maintenance:
             m=s.m,
             ef_construction=s.ef_construction,
             graph_min_rows=s.graph_min_rows,
-            attributes=s.attributes,
+            indexed=s.indexed,
             analyzer=ANALYZER_VERSION,
         )
 

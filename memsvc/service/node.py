@@ -25,6 +25,7 @@ from memsvc.domain.types import (
     Load,
     StoreFacts,
 )
+from memsvc.segments.columns import Indexed
 from memsvc.segments.costs import measure_costs
 from memsvc.service import allocator, sweeper
 from memsvc.service.builder import Builder
@@ -138,11 +139,8 @@ class Node:
         check_generation(settings, self.generations.default)
         self.degradation = Degradation()
         self.recalls = RecallBuffer()
-        self.views = Views(
-            self.store,
-            settings.storage.tail_budget_bytes,
-            settings.index.attributes,
-        )
+        indexed = Indexed(settings.index.attributes, settings.index.attribute_columns)
+        self.views = Views(self.store, settings.storage.tail_budget_bytes, indexed)
         self.maintenance = Maintenance(
             self.store,
             self.writer,
@@ -151,7 +149,7 @@ class Node:
                 settings.index.dtype,
                 settings.index.m,
                 settings.index.ef_construction,
-                settings.index.attributes,
+                indexed,
                 settings.storage.seal_rows,
             ),
             clock=self.clock,

@@ -85,6 +85,8 @@ def make_settings(folder: Path, **changes: object) -> Settings:
         "storage.data_dir": str(folder),
         "index.dimension": DIMENSION,
         "index.attributes": ["city", "level"],
+        # So that filters on others are judged on the records.
+        "index.attribute_columns": 2,
         "query.timeout_ms": 60_000,
         "storage.reserve_bytes": 0,
     }

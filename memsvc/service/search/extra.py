@@ -18,6 +18,8 @@ _FIRST_CHUNK: Final = 16
 _CHUNK: Final = 1_024
 """Fixed chunks scan a little slower than one matrix but never stall to be copied."""
 
+GATHERED_SHARE: Final = 0.4
+"""Share of vectors below which gathering them is cheaper than scoring all."""
 _QUANTISED_LEAST: Final = 4
 """The 8-bit copy is read when this many times more rows match than are scored exactly anyway."""
 
@@ -29,6 +31,11 @@ class Rough(NamedTuple):
     sims: NDArray[np.float32]
     scales: NDArray[np.float32]
     query_scale: float
+
+
+def through_copy(matching: int, k: int) -> bool:
+    """Whether so many rows are first looked at in their 8-bit copies."""
+    return matching > _QUANTISED_LEAST * first_count(k)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +62,18 @@ class Extra:
         rows), best first: rows of the part and their true cosines. Rows below ``floor`` may
         be left out. ``rough`` is what ``self.rough`` gave, if it was asked before."""
         keep = np.flatnonzero(mask[self.local])
-        if k > 0 and len(keep) > _QUANTISED_LEAST * first_count(k):
+        if k > 0 and through_copy(len(keep), k):
             # Bound by memory: the 8-bit copy first, what it takes for the best in float32.
             everything = len(keep) == self.count
             rough = self.rough(quantise_one(query)) if rough is None else rough
             found = self._through_copy(query, None if everything else keep, k, floor, rough)
             if found is not None:
                 return found
-        return best(self.score_all(query)[keep], self.local[keep], k)
+        if len(keep) < GATHERED_SHARE * self.count:
+            sims = cosines(self.take(keep), query)
+        else:
+            sims = self.score_all(query)[keep]
+        return best(sims, self.local[keep], k)
 
     def rough(self, quantised: Quantised) -> Rough:
         """Cosines of the 8-bit copies of all vectors with that of a unit query. The interpreter

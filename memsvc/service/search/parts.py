@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from memsvc.domain.records import State
 from memsvc.domain.types import Status
-from memsvc.segments.columns import ColumnBuilder, ColumnSet
+from memsvc.segments.columns import ColumnBuilder, ColumnSet, Indexed
 from memsvc.segments.graph import Graph
 from memsvc.segments.segment import Segment
 from memsvc.segments.vectors import VectorRows
@@ -37,12 +37,12 @@ class TailFacets:
     time.
     """
 
-    def __init__(self, partition: int, attributes: tuple[str, ...], start: int) -> None:
+    def __init__(self, partition: int, indexed: Indexed, start: int) -> None:
         self._partition = partition
         self._start = start
         self._lock = threading.Lock()
         self._index = TailIndex()
-        self._columns = ColumnBuilder(attributes)
+        self._columns = ColumnBuilder(indexed)
 
     @property
     def nbytes(self) -> int:
@@ -177,7 +177,7 @@ class TailBuilder:
     """Grows the tail of a partition as its position advances."""
 
     partition: int
-    attributes: tuple[str, ...]
+    indexed: Indexed
     dimensions: dict[int, int]
     start: int
     facets: TailFacets = field(init=False)
@@ -186,7 +186,7 @@ class TailBuilder:
     part: Part = field(init=False)
 
     def __post_init__(self) -> None:
-        self.facets = TailFacets(self.partition, self.attributes, self.start)
+        self.facets = TailFacets(self.partition, self.indexed, self.start)
         self.vectors = {g: ExtraBuilder(d) for g, d in self.dimensions.items()}
         self.next_row = self.start
         self.part = Part("tail", np.empty(0, np.int64), EMPTY, {}, None, self.facets)
@@ -212,7 +212,7 @@ class TailBuilder:
     def rebased(self, snapshot: Snapshot, start: int) -> TailBuilder:
         """The tail from a later row on, after the rows before it were sealed. Vectors are
         taken over; reading and scaling them again would hold up the first query."""
-        fresh = TailBuilder(self.partition, self.attributes, self.dimensions, start)
+        fresh = TailBuilder(self.partition, self.indexed, self.dimensions, start)
         fresh.next_row = max(start, self.next_row)
         rows, states = snapshot.state_range(self.partition, start, fresh.next_row)
         fresh.vectors = {g: b.moved(self.part.rows, rows) for g, b in self.vectors.items()}

@@ -12,6 +12,7 @@ from typing import Final
 
 from memsvc.domain.errors import Unavailable
 from memsvc.domain.manifest import SegmentMeta
+from memsvc.segments.columns import Indexed
 from memsvc.segments.errors import FilesUnavailable
 from memsvc.service.search.view import (
     OnDamage,
@@ -46,9 +47,9 @@ class Views:
     """The views used last, within ``budget`` bytes of private memory and ``descriptors`` open
     files."""
 
-    def __init__(self, store: Store, budget: int, attributes: tuple[str, ...]) -> None:
+    def __init__(self, store: Store, budget: int, indexed: Indexed) -> None:
         self._store = store
-        self._attributes = attributes
+        self._indexed = indexed
         self._lock = threading.Lock()
         self._holders: OrderedDict[int, PartitionHolder] = OrderedDict()
         self._sizes: dict[int, int] = {}
@@ -132,7 +133,7 @@ class Views:
             if holder is None:
                 folder = partition_dir(self._store.data_dir, number)
                 holder = PartitionHolder(
-                    number, folder, self._attributes, self.on_damage, self._still_there
+                    number, folder, self._indexed, self.on_damage, self._still_there
                 )
                 self._holders[number] = holder
             self._holders.move_to_end(number)

@@ -341,7 +341,7 @@ class _Search:
                 self._beside,
             )
             if len(view.parts) > 1:
-                searcher.begin(view.parts[-1])
+                searcher.begin(view.parts[-1], self._scopes[-1], wanted)
         found = []
         bar = Bar(wanted, plan.min_score)
         for number, (part, scope) in enumerate(zip(view.parts, self._scopes, strict=True)):

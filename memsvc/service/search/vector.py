@@ -18,7 +18,7 @@ from memsvc.segments.quantise import quantise_one
 from memsvc.segments.rescore import ANY
 from memsvc.segments.topk import best
 from memsvc.service.search.costs import CostBook, SegmentCosts
-from memsvc.service.search.extra import Rough
+from memsvc.service.search.extra import Rough, through_copy
 from memsvc.service.search.parts import Part
 from memsvc.service.search.scope import Scope
 from memsvc.service.search.view import OnDamage
@@ -100,11 +100,12 @@ class VectorSearch:
         self._beside = beside
         self._begun: dict[str, Future[Rough]] = {}
 
-    def begin(self, part: Part) -> None:
+    def begin(self, part: Part, scope: Scope, k: int) -> None:
         """Starts on a part that is searched after others: a graph leaves the interpreter to
         other threads, and scanning the tail takes about as long as searching a graph."""
         outside = part.outside(self._generation)
-        if outside.count * len(self._query) >= BESIDE_LEAST:
+        large = outside.count * len(self._query) >= BESIDE_LEAST
+        if large and through_copy(scope.count, k):
             self._begun[part.name] = self._beside.submit(outside.rough, self._quantised)
 
     def _rough(self, part: Part) -> Rough | None:
@@ -187,7 +188,9 @@ class VectorSearch:
         started = time.perf_counter()
         everything = matching == len(part)
         match = None if everything else mask
-        local, sims = vectors.scan(self._query, match, k, self._no_result, floor=floor)
+        local, sims = vectors.scan(
+            self._query, match, k, self._no_result, floor=floor, beside=self._beside
+        )
         if graph is not None:
             costs.saw_exact(time.perf_counter() - started, matching)
         return Found(local, sims, lost), "exact", why

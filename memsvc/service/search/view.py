@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from memsvc.domain.manifest import SegmentMeta
+from memsvc.segments.columns import Indexed
 from memsvc.segments.errors import Damage
 from memsvc.segments.segment import Segment
 from memsvc.service.search.extra import ExtraBuilder
@@ -55,13 +56,13 @@ class PartitionHolder:
         self,
         number: int,
         segments_dir: Path,
-        attributes: tuple[str, ...],
+        indexed: Indexed,
         on_damage: OnDamage,
         still_there: Callable[[SegmentMeta], bool] = lambda _meta: True,
     ) -> None:
         self._number = number
         self._dir = segments_dir
-        self._attributes = attributes
+        self._indexed = indexed
         self._on_damage = on_damage
         self._still_there = still_there
         self._lock = threading.Lock()
@@ -165,7 +166,7 @@ class PartitionHolder:
             self._change_tail(snapshot, [c for c in changes if c.generation])
         else:
             self._tail = TailBuilder(
-                self._number, self._attributes, self._generations, partition.sealed_row
+                self._number, self._indexed, self._generations, partition.sealed_row
             )
         # Late vectors of tail rows stand in the same table as the others.
         self._tail.grow(snapshot, partition.next_row)

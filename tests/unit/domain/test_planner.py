@@ -69,6 +69,16 @@ def test_widening_ends() -> None:
     assert rounds < 20
 
 
+def test_a_filter_opposed_to_the_query_costs_little_before_the_exact_scan() -> None:
+    rows, matching, costs = 100_000, 50_000, Costs(each=5.0)
+    plan = first_plan(rows, matching, 40, 64, costs)
+    spent = 0.0
+    while plan.count:
+        spent += costs.graph(max(plan.count, 64))
+        plan = next_plan(rows, matching, 40, 0, plan.count, 64, costs)
+    assert 0 < spent < 0.3 * costs.exact(matching)
+
+
 def test_every_plan_says_why() -> None:
     assert "exact" in first_plan(1_000, 900, 10, 64, Costs()).why
     assert "matched" in next_plan(1_000, 900, 10, 1, 50, 64, Costs()).why

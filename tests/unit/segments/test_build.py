@@ -14,6 +14,7 @@ from memsvc.domain.manifest import segment_from_json
 from memsvc.domain.records import RowRecord
 from memsvc.segments.build import BuildSpec, build_segment, estimate_bytes
 from memsvc.segments.check import graph_recall
+from memsvc.segments.columns import Indexed
 from memsvc.segments.errors import BuildCancelled
 from memsvc.segments.segment import Segment, verify
 from memsvc.segments.throttle import Throttle
@@ -158,7 +159,7 @@ def test_a_vector_of_another_dimension_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_spec_survives_the_command_line() -> None:
-    spec = BuildSpec("a", 1, 2, 3, 4, ((1, 8), (2, 16)), "bf16", attributes=("x", "y"))
+    spec = BuildSpec("a", 1, 2, 3, 4, ((1, 8), (2, 16)), "bf16", indexed=Indexed(("x", "y"), 3))
     assert BuildSpec.from_json(spec.to_json()) == spec
     with pytest.raises(ValueError, match="expected one of"):
         BuildSpec("a", 1, 2, 3, 4, dtype="f64")

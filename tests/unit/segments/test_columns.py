@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from memsvc.domain.filters import Condition, Equals, Exists, In, Range, Test, test_value
 from memsvc.segments.column_file import open_columns, write_columns
-from memsvc.segments.columns import ColumnBuilder, ColumnSet
+from memsvc.segments.columns import ColumnBuilder, ColumnSet, Indexed
 from memsvc.segments.errors import BadFile
 from memsvc.segments.files import map_file
 from tests.unit.segments.helpers import head, state
@@ -38,7 +38,7 @@ tests: st.SearchStrategy[Test] = st.one_of(
 
 
 def builder_of(attribute_values: list[Any]) -> ColumnBuilder:
-    builder = ColumnBuilder(["x"])
+    builder = ColumnBuilder(Indexed(("x",), 1))
     for i, value in enumerate(attribute_values):
         given = {} if value is None else {"x": value}
         builder.append(i + 1, state(i), head(attributes=given))
@@ -82,7 +82,7 @@ def test_true_and_one_are_told_apart_by_the_cache(tmp_path: Path, from_file: boo
 
 @pytest.mark.parametrize("from_file", [False, True])
 def test_every_immutable_field_has_a_column(tmp_path: Path, from_file: bool) -> None:
-    builder = ColumnBuilder(["city"])
+    builder = ColumnBuilder(Indexed(("city",), 1))
     fields = ("role", "source", "topic", "category", "memory_type", "topic_key")
     builder.append(4, state(0), head(session="s", seq=0, **{f: f"a {f}" for f in fields}))
     builder.append(9, state(1, importance=0.25, status=3), head(attributes={"city": "Köln"}))
@@ -109,7 +109,9 @@ def test_every_immutable_field_has_a_column(tmp_path: Path, from_file: bool) -> 
 
 
 def test_fields_without_a_column_are_unknown_and_not_false() -> None:
-    columns = builder_of(["a"]).snapshot()
+    builder = builder_of(["a"])
+    builder.append(2, state(1), head(attributes={"y": 1}))
+    columns = builder.snapshot()
     assert columns.mask(Condition("attributes.y", Exists(False))) is None
     for field in ("status", "ts", "importance"):
         assert columns.mask(Condition(field, Exists(True))) is None
@@ -119,6 +121,28 @@ def test_an_indexed_attribute_that_no_row_has_is_known_to_be_missing(tmp_path: P
     columns = sealed(tmp_path, builder_of([None, None]))
     mask = columns.mask(Condition("attributes.x", Exists(False)))
     assert mask is not None and mask.tolist() == [True, True]
+
+
+@pytest.mark.parametrize("from_file", [False, True])
+def test_attributes_get_columns_as_they_appear(tmp_path: Path, from_file: bool) -> None:
+    builder = ColumnBuilder(Indexed(("x",), 2))
+    for i, attributes in enumerate(({}, {"y": 1}, {"x": "a", "y": 2})):
+        builder.append(i + 1, state(i), head(attributes=attributes))
+    early = builder.snapshot()
+    columns = sealed(tmp_path, builder) if from_file else early
+    for name, expected in (
+        ("x", [False, False, True]),
+        ("y", [False, True, True]),
+        ("never seen", [False, False, False]),
+    ):
+        mask = columns.mask(Condition(f"attributes.{name}", Exists(True)))
+        assert mask is not None and mask.tolist() == expected
+    builder.append(9, state(3), head(attributes={"one too many": 1, "x": "b"}))
+    later = sealed(tmp_path, builder) if from_file else builder.snapshot()
+    assert later.attributes == {"x", "y"}
+    assert later.mask(Condition("attributes.one too many", Exists(True))) is None
+    assert later.mask(Condition("attributes.never seen", Exists(True))) is None
+    assert early.mask(Condition("attributes.never seen", Exists(True))) is not None
 
 
 def test_a_snapshot_does_not_see_rows_that_come_later() -> None:
@@ -135,7 +159,7 @@ def test_a_snapshot_does_not_see_rows_that_come_later() -> None:
 
 
 def test_snapshots_may_be_asked_while_rows_are_appended() -> None:
-    builder = ColumnBuilder(["x"])
+    builder = ColumnBuilder(Indexed(("x",), 1))
     errors: list[BaseException] = []
     done = threading.Event()
 
@@ -181,6 +205,6 @@ def test_columns_for_another_number_of_rows_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_column_without_rows_answers(tmp_path: Path) -> None:
-    columns = sealed(tmp_path, ColumnBuilder(["x"]))
+    columns = sealed(tmp_path, ColumnBuilder(Indexed(("x",), 1)))
     mask = columns.mask(Condition("attributes.x", Equals("a")))
     assert mask is not None and np.array_equal(mask, np.zeros(0, bool))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 
@@ -91,6 +92,34 @@ def test_a_scan_finds_what_brute_force_finds(
     )
     assert found.tolist() == expected.tolist()
     assert found_sims.tolist() == sims.tolist()
+
+
+@pytest.mark.parametrize("busy", [False, True])
+@settings(
+    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(parameters=st.none() | masks, k=st.sampled_from([1, 40, 200]))
+def test_two_threads_find_what_one_finds(
+    all_rows: VectorRows,
+    monkeypatch: pytest.MonkeyPatch,
+    busy: bool,
+    parameters: tuple[int, float, bool] | None,
+    k: int,
+) -> None:
+    monkeypatch.setattr(vectors_module, "SHARED_LEAST_BYTES", 1)
+    mask = None if parameters is None else make_mask(parameters)
+    query, let_go = units(1, DIMENSION, seed=5)[0], threading.Event()
+    with ThreadPoolExecutor(1) as beside:
+        if busy:
+            beside.submit(let_go.wait)
+        try:
+            for full in (False, True):
+                alone = all_rows.scan(query, mask, k, full_precision=full)
+                shared = all_rows.scan(query, mask, k, full_precision=full, beside=beside)
+                assert shared[0].tolist() == alone[0].tolist()
+                assert shared[1].tolist() == alone[1].tolist()
+        finally:
+            let_go.set()
 
 
 def test_small_blocks_and_buffers_change_nothing(
