@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,15 +15,11 @@ import psutil
 from click.testing import CliRunner
 
 from memsvc.cli import cli
+from tests.ports import free_port
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 CLEAN = {name: value for name, value in os.environ.items() if not name.startswith("MEMSVC_")}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Answer(NamedTuple):
@@ -125,10 +119,7 @@ class Live:
                 continue
 
     def until(self, condition: Callable[[], bool], seconds: float = 60.0) -> None:
-        end = time.monotonic() + seconds
-        while not condition():
-            assert time.monotonic() < end, self.log()
-            time.sleep(0.05)
+        until(condition, seconds, self.log)
 
     def until_log(self, text: str) -> None:
         self.until(lambda: text in self.log())

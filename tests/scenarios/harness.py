@@ -10,11 +10,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,31 +25,16 @@ from google.rpc import error_details_pb2, status_pb2
 
 from memsvc.admin.v1 import admin_service_pb2 as admin_pb
 from memsvc.admin.v1 import admin_service_pb2_grpc as admin_rpc
+from memsvc.config.sources import nested
 from memsvc.v1 import memory_service_pb2 as pb
 from memsvc.v1 import memory_service_pb2_grpc as rpc
 from memsvc.v1 import types_pb2 as types
+from tests.ports import free_port
 
 REPOSITORY = Path(__file__).parents[2]
 DIMENSION = 16
 START_S = 60.0
 CALL_S = 30.0
-
-
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def nested(settings: dict[str, Any]) -> dict[str, Any]:
-    """``{"a.b": 1}`` as ``{"a": {"b": 1}}``."""
-    tree: dict[str, Any] = {}
-    for key, value in settings.items():
-        section, _, name = key.rpartition(".")
-        tree.setdefault(section, {})[name] = value
-    return tree
 
 
 class Node:
@@ -345,16 +329,6 @@ def forget(node: Node, ids: Sequence[str], **more: Any) -> pb.ForgetResponse:
     more.setdefault("namespace", namespace())
     more.setdefault("mode", pb.FORGET_MODE_HARD)
     return node.stub().Forget(pb.ForgetRequest(ids=ids, **more), timeout=CALL_S)
-
-
-def until(
-    true: Callable[[], bool], seconds: float = 60.0, what: str = "", every: float = 0.1
-) -> None:
-    """Waits for something; fails when it does not come."""
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, f"waited {seconds} s in vain for: {what}"
-        time.sleep(every)
 
 
 def tell(text: str) -> None:

@@ -20,6 +20,7 @@ from memsvc.admin.v1 import admin_service_pb2 as admin_pb
 from memsvc.v1 import memory_service_pb2 as pb
 from tests.scenarios import harness as h
 from tests.scenarios.crash_model import Model, Worker, check
+from tests.waiting import until
 
 WORKERS = 4
 SEED = int(os.environ.get("CRASH_SEED", "0")) or random.randrange(1 << 30)
@@ -83,7 +84,7 @@ def _run(make_node: Callable[..., h.Node], rounds: int) -> None:
     calls = 0
     for number in range(rounds):
         calls += _crash_round(node, model, draw)
-        h.until(
+        until(
             lambda: not h.users_of(node.data_dir), 10, "builders end with their server", every=0.01
         )
         node.start()
@@ -117,9 +118,9 @@ def test_a_builder_does_not_outlive_its_server(make_node: Callable[..., h.Node])
     """It would write into the folders of the next server, which does not know of it."""
     node = make_node().start()
     h.fill(node, range(6_000))
-    h.until(lambda: bool(node.builders()), what="a builder", every=0.005)
+    until(lambda: bool(node.builders()), what="a builder", every=0.005)
     node.kill()
-    h.until(lambda: not h.users_of(node.data_dir), 10, "the builder ends", every=0.01)
+    until(lambda: not h.users_of(node.data_dir), 10, "the builder ends", every=0.01)
     node.start()
     node.maintain(seal_min_rows=1)
     assert node.stub().Health(pb.HealthRequest(), timeout=5).store.memories == 6_000

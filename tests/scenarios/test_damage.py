@@ -12,6 +12,7 @@ import pytest
 
 from memsvc.v1 import memory_service_pb2 as pb
 from tests.scenarios import harness as h
+from tests.waiting import until
 
 MakeNode = Callable[..., h.Node]
 ROWS = 10_500  # enough for a graph
@@ -89,7 +90,7 @@ def _wait_whole(node: h.Node) -> None:
         health = node.stub().Health(pb.HealthRequest(), timeout=10)
         return health.store.damaged_files == 0 and health.degraded.level == 0
 
-    h.until(whole, 120, "files are rebuilt and the mark vanishes", every=0.2)
+    until(whole, 120, "files are rebuilt and the mark vanishes", every=0.2)
 
 
 @pytest.mark.parametrize("kind", [LONG(k) if k in SLOW else k for k in KINDS])

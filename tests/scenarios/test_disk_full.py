@@ -15,6 +15,7 @@ import pytest
 from memsvc.v1 import memory_service_pb2 as pb
 from tests.scenarios import harness as h
 from tests.scenarios.disks import fill_disk, small_disk
+from tests.waiting import until
 
 MIB = 1 << 20
 DISK_MIB = 96
@@ -81,7 +82,7 @@ def test_a_full_disk_refuses_writes_and_nothing_else(node: h.Node, disk: Path) -
     assert set(h.browse(node)) == {*early, *stored.values()}
     # Once there is room, the same process takes writes again.
     (disk / "filler").unlink()
-    h.until(lambda: _accepts(node), what="writes go on")
+    until(lambda: _accepts(node), what="writes go on")
     assert node.pid == pid and node.stub().Health(pb.HealthRequest(), timeout=5).ready
     assert {*early, *stored.values()} <= set(h.browse(node))
     node.kill()
@@ -142,7 +143,7 @@ def test_a_segment_that_finds_no_room_is_built_later(node: h.Node, disk: Path) -
     fill_disk(disk, leave=700_000)
     with pytest.raises(AssertionError, match="not done"):
         node.maintain(seconds=2, seal_min_rows=1)
-    h.until(lambda: "No space left" in node.log_file.read_text(), what="the builder fails")
+    until(lambda: "No space left" in node.log_file.read_text(), what="the builder fails")
     assert h.by_vector(node, 7).degraded.level == 0
     assert len(h.browse(node)) == 200
     (disk / "filler").unlink()
@@ -208,7 +209,7 @@ def test_a_store_at_its_limit_refuses_new_memories_and_nothing_else(make_node: M
     # A larger limit takes effect without a restart.
     node.configure(storage__max_bytes=100 * MIB)
     node.signal(1)
-    h.until(lambda: _accepts_many(node), what="the new limit is in force")
+    until(lambda: _accepts_many(node), what="the new limit is in force")
     assert shutil.disk_usage(node.data_dir).free > 0
 
 

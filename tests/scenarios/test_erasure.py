@@ -19,6 +19,7 @@ from memsvc.v1 import memory_service_pb2 as pb
 from memsvc.v1 import types_pb2 as types
 from tests.scenarios import harness as h
 from tests.scenarios import patterns
+from tests.waiting import until
 
 DIMENSION = 64
 GRAPH_ROWS = 10_000
@@ -151,8 +152,8 @@ def test_the_node_erases_on_its_own_schedule(make_node: MakeNode) -> None:
     victims = [*range(10), *range(100, 110), *range(200, 230), *range(300, 310)]
     victims += [*range(400, 410), *range(500, 530)]
     wanted = _all_patterns(victims)
-    h.until(lambda: not patterns.found_in(node.data_dir, wanted), 90, "the node erases", every=0.5)
-    h.until(lambda: node.inspect()["waiting_for_erasure"] == 0, 30, "all struck off")
+    until(lambda: not patterns.found_in(node.data_dir, wanted), 90, "the node erases", every=0.5)
+    until(lambda: node.inspect()["waiting_for_erasure"] == 0, 30, "all struck off")
     for number in (10, 99, 310, 399):
         _assert_present(node, number)
     assert expiring.keys().isdisjoint({10, 99})
@@ -168,8 +169,8 @@ def test_an_erasure_compacts_the_database_once(make_node: MakeNode) -> None:
     ).start()
     ids = _fill(node, range(20_000))
     h.forget(node, [ids[7]])
-    h.until(lambda: node.inspect()["dirty_since"] == 0, 90, "the node erases", every=0.2)
-    h.until(lambda: node.inspect()["dirty_since"] == 0 and not _compacting(node), 30, "rest")
+    until(lambda: node.inspect()["dirty_since"] == 0, 90, "the node erases", every=0.2)
+    until(lambda: node.inspect()["dirty_since"] == 0 and not _compacting(node), 30, "rest")
     assert node.log_file.read_text().count("database file compacted") == 1
 
 
@@ -185,7 +186,7 @@ def test_what_is_forgotten_while_a_segment_is_built_leaves_that_segment(
     node = make_node(index__dimension=DIMENSION, storage__seal_rows=100_000).start()
     ids = _fill(node, range(3_000))
     node.admin().Maintain(admin_pb.MaintainRequest(seal_min_rows=1), timeout=10)
-    h.until(lambda: bool(list(node.data_dir.rglob("*.tmp"))), what="a build", every=0.002)
+    until(lambda: bool(list(node.data_dir.rglob("*.tmp"))), what="a build", every=0.002)
     builders = node.builders()
     for builder in builders:
         os.kill(builder.pid, signal.SIGSTOP)
@@ -231,7 +232,7 @@ def test_leftovers_of_killed_builds_are_erased_too(
     node = make_node(index__dimension=DIMENSION, storage__seal_rows=100_000).start()
     ids = _fill(node, range(3_000))
     node.admin().Maintain(admin_pb.MaintainRequest(seal_min_rows=1), timeout=10)
-    h.until(lambda: bool(list(node.data_dir.rglob("*.tmp"))), what="a build", every=0.002)
+    until(lambda: bool(list(node.data_dir.rglob("*.tmp"))), what="a build", every=0.002)
     if victim_process == "builder":
         for builder in node.builders():
             with contextlib.suppress(Exception):

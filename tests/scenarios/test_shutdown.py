@@ -20,6 +20,7 @@ from memsvc.admin.v1 import admin_service_pb2 as admin_pb
 from memsvc.service.tokens_edit import add_token
 from memsvc.v1 import memory_service_pb2 as pb
 from tests.scenarios import harness as h
+from tests.waiting import until
 
 MakeNode = Callable[..., h.Node]
 EXIT_CONFIG = 78
@@ -55,7 +56,7 @@ def test_sigterm_finishes_or_refuses_every_call_and_loses_nothing(make_node: Mak
     threads = [threading.Thread(target=client.run) for client in clients]
     for thread in threads:
         thread.start()
-    time.sleep(1.0)
+    until(lambda: all(len(c.acknowledged) >= 50 for c in clients), 60, "writes of all clients")
     assert node.process is not None
     node.process.terminate()
     assert node.process.wait(60) == 0
@@ -131,12 +132,12 @@ def test_sighup_takes_new_settings_and_keeps_those_of_the_command_line(
     assert len(h.by_vector(node, 7, top_k=0).items) == 2
     node.configure(query__max_top_k=5)
     node.signal(signal.SIGHUP)
-    h.until(lambda: _refused_top_k(node), 30, "the new query.max_top_k")
+    until(lambda: _refused_top_k(node), 30, "the new query.max_top_k")
     assert len(h.by_vector(node, 7, top_k=0).items) == 2, "--set was forgotten by the reload"
     # A broken file changes nothing and ends nothing.
     node.config.write_text("query: {max_topk: 7}\n")
     node.signal(signal.SIGHUP)
-    h.until(lambda: "not reloaded" in node.log_tail(), 30, "the refusal is logged")
+    until(lambda: "not reloaded" in node.log_tail(), 30, "the refusal is logged")
     assert _refused_top_k(node)
     with pytest.raises(grpc.RpcError) as refused:
         node.admin().Reload(admin_pb.ReloadRequest(), timeout=10)
@@ -160,10 +161,10 @@ def test_sighup_takes_new_tokens(make_node: MakeNode, tmp_path: Path) -> None:
     assert _may_query(node, first)
     second = add_token(tokens, "second", ["acme"], rights)
     node.signal(signal.SIGHUP)
-    h.until(lambda: _may_query(node, second), 30, "the new token is known")
+    until(lambda: _may_query(node, second), 30, "the new token is known")
     tokens.write_text("tokens: [broken\n")
     node.signal(signal.SIGHUP)
-    time.sleep(0.5)
+    until(lambda: "stay in force" in node.log_tail(), 30, "the refusal is logged")
     assert _may_query(node, first), "a broken tokens file took the old tokens away"
 
 
@@ -199,16 +200,16 @@ def test_the_supervisor_restarts_a_killed_server_and_clients_go_on(make_node: Ma
     try:
         for _ in range(2):
             before = len(acknowledged)
-            h.until(lambda before=before: len(acknowledged) > before + 5, 60, "writes go on")
+            until(lambda before=before: len(acknowledged) > before + 5, 60, "writes go on")
             server = _server_below(supervisor)
             server.kill()
-            h.until(
+            until(
                 lambda server=server: _server_below(supervisor) not in (None, server),
                 60,
                 "a new server",
             )
         before = len(acknowledged)
-        h.until(lambda: len(acknowledged) > before + 5, 60, "writes go on")
+        until(lambda: len(acknowledged) > before + 5, 60, "writes go on")
     finally:
         stop.set()
         thread.join(60)

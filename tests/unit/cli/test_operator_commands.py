@@ -30,13 +30,15 @@ def test_health_is_an_exit_code(memsvc: Commands) -> None:
 
 def test_health_can_wait_for_a_start(memsvc: Commands) -> None:
     memsvc.service.ready = False
-    begin = time.monotonic()
+    asked: list[str] = []
 
     def later(call: str, request: object, context: object) -> None:
-        memsvc.service.ready = time.monotonic() > begin + 0.5
+        asked.append(call)
+        memsvc.service.ready = len(asked) == 3
 
     memsvc.service.hook = later
-    assert memsvc.run("health", "--wait", "10s").exit_code == 0
+    assert memsvc.run("health", "--wait", "60s").exit_code == 0
+    assert asked == ["Health"] * 3
 
 
 def test_inspect_degrade_maintain_and_reload_say_what_they_did(memsvc: Commands) -> None:

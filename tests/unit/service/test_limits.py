@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-import time
 from concurrent.futures import Future
 
 import pytest
 
 from memsvc.domain.errors import ResourceExhausted
 from memsvc.service.limits import CallPool, RateLimiter
+from tests.waiting import until
 
 
 class Clock:
@@ -133,10 +133,8 @@ def test_pool_counts_what_runs_and_what_waits() -> None:
     release.set()
     for future in futures:
         future.result(5)
-    deadline = time.monotonic() + 5
-    while pool.pending and time.monotonic() < deadline:
-        time.sleep(0.001)
-    assert pool.pending == 0 and not pool.full
+    until(lambda: pool.pending == 0, 5, "an empty pool", every=0.001)
+    assert not pool.full
     assert pool.close(1.0) == 0
 
 

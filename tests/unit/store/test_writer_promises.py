@@ -11,6 +11,7 @@ from memsvc.domain.log import Action, Entry
 from memsvc.store.store import Store
 from memsvc.store.write_txn import WriteTxn
 from memsvc.store.writer import Writer
+from tests.waiting import until
 
 
 def note(txn: WriteTxn) -> int:
@@ -48,10 +49,7 @@ def test_a_cancelled_request_is_never_applied_and_takes_no_other_with_it(writer)
     hold.set()
     assert (first.result(5), third.result(5)) == (1, 2)
     writer.run(lambda txn: None)
-    deadline = time.monotonic() + 5
-    while position(writer) < 2 and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert position(writer) == 2
+    until(lambda: position(writer) == 2, 5, "both commits")
 
 
 def test_a_request_past_its_deadline_is_refused_before_anything_is_applied(writer):
