@@ -18,6 +18,7 @@ import yaml
 
 from memsvc.client import MemoryClient
 from memsvc.client.connection import Timeouts
+from memsvc.config.sources import nested
 from memsvc.v1 import memory_service_pb2 as pb
 from memsvc.v1 import memory_service_pb2_grpc as pb_grpc
 
@@ -76,7 +77,7 @@ class Server:
         config = data_dir.parent / f"{data_dir.name}.yaml"
         config.write_text(
             yaml.safe_dump(
-                _nested(
+                nested(
                     {
                         "storage.data_dir": str(data_dir),
                         "server.listen": self.address,
@@ -170,14 +171,3 @@ class Server:
         trace: TracebackType | None,
     ) -> None:
         self.stop()
-
-
-def _nested(settings: Mapping[str, object]) -> dict[str, Any]:
-    tree: dict[str, Any] = {}
-    for key, value in settings.items():
-        *path, last = key.split(".")
-        node = tree
-        for name in path:
-            node = node.setdefault(name, {})
-        node[last] = value
-    return tree
