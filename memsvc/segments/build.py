@@ -43,6 +43,11 @@ _SHARE_OF_READING: Final = 0.3
 _SHARE_OF_GRAPHS: Final = 0.65
 
 
+GRAPH_MIN_ROWS: Final = 4_000
+SMALL_ROWS: Final = 10_000
+SMALL_EF: Final = 100
+
+
 @dataclass(frozen=True, slots=True)
 class BuildSpec:
     """What to build.
@@ -64,7 +69,7 @@ class BuildSpec:
     dtype: str = "i8"
     m: int = 16
     ef_construction: int = 200
-    graph_min_rows: int = 10_000
+    graph_min_rows: int = GRAPH_MIN_ROWS
     scan_min_rows: int = 1_000
     indexed: Indexed = EVERY_ATTRIBUTE
     threads: int = 1
@@ -89,6 +94,12 @@ class BuildSpec:
         first, most = raw["indexed"]
         raw["indexed"] = Indexed(tuple(first), int(most))
         return BuildSpec(**raw)
+
+
+def construction_breadth(ef_construction: int, vectors: int) -> int:
+    """``ef_construction`` of a graph over so many vectors. A small graph is soon merged away and
+    needs less to be as good: see DESIGN.md for the measurement."""
+    return min(ef_construction, SMALL_EF) if vectors < SMALL_ROWS else ef_construction
 
 
 def estimate_bytes(spec: BuildSpec, count: int) -> int:
@@ -246,9 +257,8 @@ class _Builder:
 
     def _graph(self, generation: int, vectors: NDArray[np.float32], local: NDArray[Any]) -> None:
         spec, name = self._spec, f"graph-{generation}.usearch"
-        graph = GraphBuilder(
-            vectors.shape[1], spec.dtype, spec.m, spec.ef_construction, spec.threads
-        )
+        breadth = construction_breadth(spec.ef_construction, len(vectors))
+        graph = GraphBuilder(vectors.shape[1], spec.dtype, spec.m, breadth, spec.threads)
         low, batch = 0, 64
         while low < len(vectors):
             began = time.perf_counter()

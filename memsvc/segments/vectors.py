@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from memsvc.segments.errors import SegmentDamaged
 from memsvc.segments.guarded import GuardedMatrix
 from memsvc.segments.quantise import int8_dots, quantise_one
-from memsvc.segments.rescore import ANY, Exact, first_count, rescored
+from memsvc.segments.rescore import ANY, Exact, first_count, margins, rescored
 from memsvc.segments.topk import Index, Sims, best, cosines
 
 Mask = NDArray[np.bool_]
@@ -86,6 +86,15 @@ class VectorRows:
         copied. Raises SegmentDamaged."""
         vectors = local if self._vector_of is None else self._vector_of[local]
         return self._rows.take(vectors).copy()
+
+    def hopeful(self, local: Index, rough: Sims, query_scale: float, floor: float) -> Index:
+        """Those of some local rows, all with a vector, whose true cosine may reach ``floor``.
+        ``rough``: their cosines by 8-bit or wider numbers, as a graph gives them."""
+        scales = self._scales
+        if floor <= ANY or scales is None:
+            return local
+        vectors = local if self._vector_of is None else self._vector_of[local]
+        return local[rough + margins(scales[vectors], query_scale) >= floor]
 
     def score(self, local: Index, query: NDArray[np.float32]) -> Sims:
         """Cosine of each of some local rows with a unit query: float32, shape of ``local``,

@@ -24,7 +24,7 @@ from typing import Final
 from memsvc.domain import merging
 from memsvc.domain.manifest import SegmentMeta, segment_from_json
 from memsvc.domain.merging import Job, Sealed
-from memsvc.segments.build import BuildSpec, estimate_bytes
+from memsvc.segments.build import GRAPH_MIN_ROWS, BuildSpec, estimate_bytes
 from memsvc.segments.columns import Indexed
 from memsvc.segments.errors import Damage
 from memsvc.segments.files import TEMPORARY_SUFFIX
@@ -62,7 +62,7 @@ class IndexSettings:
     ef_construction: int
     indexed: Indexed
     seal_rows: int
-    graph_min_rows: int = 10_000
+    graph_min_rows: int = GRAPH_MIN_ROWS
 
 
 class Maintenance:

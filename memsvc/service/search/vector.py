@@ -178,8 +178,9 @@ class VectorSearch:
         lost = graph is None and part.segment.meta.file("graph", self._generation) is not None
         if graph is not None:
             costs = self._book.of(vectors, graph)
-            local, why = self._through_graph(graph, costs, mask, matching, k, ef)
-            if local is not None:
+            near, why = self._through_graph(graph, costs, mask, matching, k, ef)
+            if near is not None:
+                local = vectors.hopeful(*near, self._quantised[1], floor)
                 sims = vectors.score(local, self._query)
                 local, sims = best(sims, local, k)
                 return Found(local, sims), "graph", why
@@ -206,21 +207,23 @@ class VectorSearch:
         matching: int,
         k: int,
         ef: int,
-    ) -> tuple[Index | None, str]:
-        """Candidates from the graph, or None when an exact scan is the better way."""
+    ) -> tuple[tuple[Index, Sims] | None, str]:
+        """Candidates from the graph with their rough cosines, or None when an exact scan is the
+        better way."""
         rows = graph.vectors
         plan = first_plan(rows, matching, k, ef, costs)
         asked = max(plan.count, min(ef, rows))
         while plan.count:
             self._check()
             started = time.perf_counter()
-            local, _ = graph.search(self._query, asked, ef, self._quantised)
+            local, rough = graph.search(self._query, asked, ef, self._quantised)
             costs.saw_graph(time.perf_counter() - started, max(asked, ef))
             exhausted = len(local) < asked or asked >= rows
-            local = local[mask[local]]
+            passing = mask[local]
+            local = local[passing]
             if len(local) >= k or (exhausted and len(local) >= matching):
                 # All of them are scored exactly: a narrow dtype may rank true neighbours last.
-                return local, plan.why
+                return (local, rough[passing]), plan.why
             if exhausted:
                 break
             plan = next_plan(rows, matching, k, len(local), asked, ef, costs)

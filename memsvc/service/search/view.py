@@ -71,23 +71,17 @@ class PartitionHolder:
         self._tail: TailBuilder | None = None
         self._generations: dict[int, int] = {}
         self._ready: dict[str, Segment] = {}
+        self._sealed_bytes = self._descriptors = 0
 
     @property
     def nbytes(self) -> int:
         """Memory taken by this process, in bytes, approximately."""
-        tail = self._tail.nbytes if self._tail else 0
-        return tail + sum(
-            s.part.mutable.nbytes
-            + s.part.rows.nbytes
-            + sum(b.nbytes for b in tuple(s.late.values()))
-            for s in tuple(self._sealed.values())
-        )
+        return self._sealed_bytes + (self._tail.nbytes if self._tail else 0)
 
     @property
     def descriptors(self) -> int:
-        """File descriptors of the open segments."""
-        held = [s.part.segment for s in tuple(self._sealed.values())]
-        return sum(segment.descriptors for segment in held if segment is not None)
+        """File descriptors of the open segments, as of the last refresh."""
+        return self._descriptors
 
     def prepare(self, metas: list[SegmentMeta]) -> None:
         """Opens segments that the next refresh will need, while queries go on with the view
@@ -114,12 +108,21 @@ class PartitionHolder:
                 if seen.position > partition.position or seen.manifest > partition.manifest:
                     raise StaleSnapshot
             self._refresh(snapshot, partition, view)
+            self._count()
             assert self._tail is not None
             parts = [s.part for s in self._sealed.values()]
             if len(self._tail.part):
                 parts.append(self._tail.part)
             self._view = PartitionView(partition, tuple(parts))
             return self._view
+
+    def _count(self) -> None:
+        sealed = list(self._sealed.values())
+        self._sealed_bytes = sum(
+            s.part.mutable.nbytes + s.part.rows.nbytes + sum(b.nbytes for b in s.late.values())
+            for s in sealed
+        )
+        self._descriptors = sum(s.part.segment.descriptors for s in sealed if s.part.segment)
 
     # -- becoming current --------------------------------------------------------------
 
