@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from memsvc.domain.labels import LABELS
 from memsvc.domain.types import (
     Degraded,
     ForgetAnswer,
@@ -15,8 +16,6 @@ from memsvc.domain.types import (
 )
 from memsvc.v1 import memory_service_pb2 as pb
 from memsvc.v1 import types_pb2
-
-_LABELS = ("role", "source", "topic", "category", "memory_type", "topic_key")
 
 _encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
@@ -110,7 +109,7 @@ def _metadata(message: types_pb2.Metadata, hit: Hit) -> dict[str, Any]:
     metadata: dict[str, Any] = {"ts": hit.ts, "importance": _importance(hit.importance)}
     if message.HasField("seq"):
         metadata["seq"] = message.seq
-    for label in _LABELS:
+    for label in LABELS:
         text = getattr(message, label)
         if text:
             metadata[label] = text

@@ -44,7 +44,7 @@ def query_response(answer: QueryAnswer) -> pb.QueryResponse:
     response = pb.QueryResponse(
         position=answer.position,
         next_page_token=answer.next_page_token,
-        mode=int(answer.mode),  # type: ignore[arg-type]
+        mode=int(answer.mode),  # type: ignore[arg-type]  # the numbers are the same
     )
     if answer.degraded.level:
         response.degraded.CopyFrom(degraded(answer.degraded))
@@ -83,7 +83,7 @@ def hit_message(hit: Hit, item: pb.Hit | None = None) -> pb.Hit:
     metadata.importance = hit.importance
     item.importance_stored = hit.importance_stored
     item.version = hit.version
-    item.status = hit.status  # type: ignore[assignment]
+    item.status = hit.status  # type: ignore[assignment]  # the numbers are the same
     item.created_at = hit.created_at
     item.updated_at = hit.updated_at
     # Each assignment takes 90 ns, and most memories have neither.

@@ -229,5 +229,5 @@ def _run_in(behaviour: Any, lane: ThreadPoolExecutor | None) -> None:
 
 
 def _code(context: grpc.ServicerContext) -> str:
-    code = context.code()  # type: ignore[attr-defined]
+    code = context.code()  # type: ignore[attr-defined]  # not in the stubs
     return code.name if isinstance(code, grpc.StatusCode) else "UNKNOWN"

@@ -23,14 +23,14 @@ from memsvc.domain.filters import (
     FilterValue,
     In,
 )
+from memsvc.domain.labels import LABELS
 from memsvc.domain.records import STATE_DTYPE, State
 from memsvc.segments.dictionary import Codes, Dictionary, Growing, GrowingDictionary
 from memsvc.v1 import memory_service_pb2, types_pb2
 
 Mask = NDArray[np.bool_]
 
-METADATA_FIELDS: Final = ("role", "source", "topic", "category", "memory_type", "topic_key")
-FIELDS: Final = ("session", *METADATA_FIELDS, "seq")
+FIELDS: Final = ("session", *LABELS, "seq")
 """Immutable fields that always have a column; attributes come by name beside them."""
 
 _CACHED_MASKS: Final = 8
@@ -170,7 +170,7 @@ class ColumnBuilder:
         hit = memory_service_pb2.Hit.FromString(head)
         metadata = hit.metadata
         self._add("session", hit.session or None)
-        for field in METADATA_FIELDS:
+        for field in LABELS:
             self._add(field, getattr(metadata, field) or None)
         self._add("seq", metadata.seq if metadata.HasField("seq") else None)
         given = metadata.attributes
@@ -235,4 +235,4 @@ def value_of(value: types_pb2.Value) -> FilterValue | None:
     if kind == "list_value":
         return tuple(value.list_value.values)
     found: Any = getattr(value, kind)
-    return found  # type: ignore[no-any-return]
+    return found  # type: ignore[no-any-return]  # one of the oneof

@@ -11,12 +11,11 @@ from dataclasses import replace
 
 from memsvc.domain import limits
 from memsvc.domain.filters import ATTRIBUTE_PREFIX, FilterValue
+from memsvc.domain.labels import LABELS
 from memsvc.domain.records import State
 from memsvc.domain.types import AttributeValue, Metadata
 from memsvc.v1 import memory_service_pb2 as pb
 from memsvc.v1 import types_pb2 as types
-
-LABELS = ("role", "source", "topic", "category", "memory_type", "topic_key")
 
 
 def shown_summary(summary: str, content: str) -> str:
@@ -110,7 +109,7 @@ def merged(old: Metadata, new: Metadata, clear: tuple[str, ...]) -> Metadata:
             attributes.pop(name[len(ATTRIBUTE_PREFIX) :], None)
         else:
             changes[name] = None if name == "seq" else ""
-    return replace(old, attributes=attributes, **changes)  # type: ignore[arg-type]
+    return replace(old, attributes=attributes, **changes)  # type: ignore[arg-type]  # fields by name
 
 
 def field_getter(head: bytes, state: State) -> Callable[[str], FilterValue | None]:

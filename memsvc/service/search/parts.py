@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memsvc.domain.records import State
-from memsvc.domain.types import Status
 from memsvc.segments.columns import ColumnBuilder, ColumnSet, Indexed
 from memsvc.segments.graph import Graph
 from memsvc.segments.segment import Segment
@@ -161,15 +160,6 @@ def changed_rows(part: Part, rows: Iterable[int], snapshot: Snapshot, partition:
         return part
     packed = snapshot.raw_states(partition, part.rows[local].tolist())
     return replace(part, mutable=part.mutable.updated(local, packed))
-
-
-def dead_share(part: Part) -> float:
-    """Share of rows that no reader can see any more (not current, erased, forgotten)."""
-    if not len(part):
-        return 0.0
-    status = part.mutable.status
-    gone = (status == 0) | (status == Status.FORGOTTEN)
-    return float(np.count_nonzero(gone)) / len(part)
 
 
 @dataclass(slots=True)
