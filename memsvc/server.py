@@ -43,7 +43,7 @@ log = logging.getLogger("memsvc.server")
 EXIT_CONFIG: Final = 78
 HEARTBEAT_MARGIN_S: Final = 5.0
 """For closing the store, beyond the time that calls get to finish."""
-SWITCH_INTERVAL_S: Final = 0.0005
+SWITCH_INTERVAL_S: Final = 0.0001
 """How long a busy Python thread may hold the others up (default 5 ms): it is what the
 slowest answers wait for."""
 

@@ -211,6 +211,16 @@ class Index(Section):
         ge=0,
         le=limits.MAX_ATTRIBUTE_COLUMNS,
     )
+    merge_share: float = key(
+        0.25,
+        "Share of the time that merging segments, which nobody waits for, may keep one core "
+        "busy. More lets fewer segments stand beside each other while much is written, and "
+        "takes more from the queries that run meanwhile.",
+        reload=False,
+        unit="share",
+        gt=0.0,
+        le=1.0,
+    )
     dtype: Literal["f32", "bf16", "f16", "i8"] = key(
         "i8",
         "Number format inside the graph; candidates are scored again with the full float32 "

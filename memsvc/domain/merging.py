@@ -38,12 +38,14 @@ class Sealed:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Build one segment for [row_lo, row_hi) in place of ``replaces``."""
+    """Build one segment for [row_lo, row_hi) in place of ``replaces``; ``calmly`` when nobody
+    waits for it."""
 
     row_lo: int
     row_hi: int
     replaces: tuple[str, ...]
     why: str
+    calmly: bool = False
 
 
 def seal(sealed_row: int, next_row: int, least: int) -> Job | None:
@@ -73,10 +75,12 @@ def merge(segments: Sequence[Sealed]) -> Job | None:
     balanced = [run for run in runs if run.length >= FAN and run.share <= BALANCED]
     if balanced:
         run = min(balanced, key=lambda r: (r.rows, r.share))
-        return _join(segments[run.start : run.end], f"merge {run.length} of similar size")
+        why = f"merge {run.length} of similar size"
+        return _join(segments[run.start : run.end], why, calmly=True)
     if len(segments) > MAX_SEGMENTS:
         run = min(runs, key=lambda r: (r.share, r.rows))
-        return _join(segments[run.start : run.end], f"more than {MAX_SEGMENTS} segments")
+        why = f"more than {MAX_SEGMENTS} segments"
+        return _join(segments[run.start : run.end], why, calmly=True)
     return None
 
 
@@ -104,5 +108,6 @@ def merge_all(segments: Sequence[Sealed]) -> Job | None:
     return _join(segments, "merge all") if len(segments) > 1 else None
 
 
-def _join(segments: Sequence[Sealed], why: str) -> Job:
-    return Job(segments[0].row_lo, segments[-1].row_hi, tuple(s.name for s in segments), why)
+def _join(segments: Sequence[Sealed], why: str, *, calmly: bool = False) -> Job:
+    names = tuple(s.name for s in segments)
+    return Job(segments[0].row_lo, segments[-1].row_hi, names, why, calmly)

@@ -44,7 +44,7 @@ _SHARE_OF_GRAPHS: Final = 0.65
 
 
 GRAPH_MIN_ROWS: Final = 4_000
-SMALL_ROWS: Final = 10_000
+SMALL_ROWS: Final = 50_000
 SMALL_EF: Final = 100
 
 
