@@ -48,7 +48,7 @@ class Views:
     files."""
 
     def __init__(self, store: Store, budget: int, indexed: Indexed) -> None:
-        self._store = store
+        self.store = store
         self._indexed = indexed
         self._lock = threading.Lock()
         self._holders: OrderedDict[int, PartitionHolder] = OrderedDict()
@@ -70,7 +70,7 @@ class Views:
         """A snapshot and the partition's view at exactly its position (None: nothing was
         ever written there)."""
         while True:
-            with self._store.read() as snapshot:
+            with self.store.read() as snapshot:
                 partition = snapshot.partition(tenant, agent)
                 if partition is None:
                     yield snapshot, None
@@ -100,10 +100,10 @@ class Views:
         if holder is None:
             return
         try:
-            with self._store.read() as snapshot:
+            with self.store.read() as snapshot:
                 metas = snapshot.segments(number)
             holder.prepare(metas)
-            with self._store.read() as snapshot:
+            with self.store.read() as snapshot:
                 partition = snapshot.partition_number(number)
                 if partition is None:
                     self.drop(number)
@@ -131,7 +131,7 @@ class Views:
         with self._lock:
             holder = self._holders.get(number)
             if holder is None:
-                folder = partition_dir(self._store.data_dir, number)
+                folder = partition_dir(self.store.data_dir, number)
                 holder = PartitionHolder(
                     number, folder, self._indexed, self.on_damage, self._still_there
                 )
@@ -171,7 +171,7 @@ class Views:
         return self._holders.pop(number, None)
 
     def _still_there(self, meta: SegmentMeta) -> bool:
-        with self._store.read() as snapshot:
+        with self.store.read() as snapshot:
             return any(s.name == meta.name for s in snapshot.segments(meta.partition))
 
     def _account(self, number: int, holder: PartitionHolder) -> None:

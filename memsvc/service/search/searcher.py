@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -39,6 +40,7 @@ from memsvc.service.search.keyword import Words, search_words
 from memsvc.service.search.parts import Part
 from memsvc.service.search.registry import Views
 from memsvc.service.search.scope import Reader, Scope, scope_of
+from memsvc.service.search.slots import OutOfTime, Slots
 from memsvc.service.search.vector import Bar, Check, VectorSearch
 from memsvc.service.search.view import OnDamage, PartitionView
 from memsvc.store import heads, keys
@@ -52,13 +54,14 @@ many. The fused score depends on the candidate alone, so more of them change lit
 
 BESIDE_THREADS: Final = 4
 """Threads that scan tails while the calls' own threads search graphs."""
+SLOTS_MORE: Final = 1
+"""Queries that search at once beyond the number of cores: while one waits for the disk."""
 
 JUDGED_BETWEEN_CHECKS: Final = 64
 """Records judged one by one between two looks at the time."""
 
 
-class OutOfTime(Exception):
-    """query.timeout_ms has passed: the answer will be empty and marked (S26)."""
+TOO_LATE: Final = Degraded(DegradedLevel.TIMEOUT, "TIMEOUT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,7 @@ class Searcher:
         self._views = views
         self.settings = settings
         self._book = book
+        self._slots = Slots((os.cpu_count() or 1) + SLOTS_MORE)
         self._beside = ThreadPoolExecutor(BESIDE_THREADS, "memsvc-search")
 
     def close(self) -> None:
@@ -105,7 +109,6 @@ class Searcher:
 
         Raises DeadlineExceeded or Cancelled when the caller's own deadline passes.
         """
-        namespace = plan.request.namespace
         limit = time.monotonic() + self.settings.timeout_ms / 1_000
 
         def check() -> float:
@@ -115,6 +118,19 @@ class Searcher:
                 raise OutOfTime
             return min(left, control.remaining())
 
+        try:
+            self._slots.enter(check)
+        except OutOfTime:
+            with self._views.store.read() as snapshot:
+                position = format_position(snapshot.store_id, snapshot.epoch, snapshot.position)
+            return empty_answer(plan, position, TOO_LATE)
+        try:
+            return self._answer(plan, check)
+        finally:
+            self._slots.leave()
+
+    def _answer(self, plan: Plan, check: Check) -> QueryAnswer:
+        namespace = plan.request.namespace
         with self._views.read(namespace.tenant, namespace.agent) as (snapshot, view):
             position = format_position(snapshot.store_id, snapshot.epoch, snapshot.position)
             if snapshot.time > plan.reader.now:
@@ -125,8 +141,7 @@ class Searcher:
                 search = self._search(plan, snapshot, view, check)
                 lists, token = search.run()
             except OutOfTime:
-                late = Degraded(DegradedLevel.TIMEOUT, "TIMEOUT")
-                return empty_answer(plan, position, late)
+                return empty_answer(plan, position, TOO_LATE)
         degraded = plan.degraded
         if search.lost and degraded.level < DegradedLevel.NO_VECTORS:
             degraded = Degraded(DegradedLevel.NO_VECTORS, "SEGMENT_DAMAGED")
@@ -155,7 +170,8 @@ class Searcher:
             self._book,
             check,
             self._views.on_damage,
-            self._beside,
+            # While others search, every thread has enough to do.
+            self._beside if self._slots.taken <= 1 else None,
         )
 
     def matching_ids(self, plan: Plan, control: Control) -> list[bytes]:
@@ -208,7 +224,7 @@ class _Search:
         book: CostBook,
         check: Check,
         on_damage: OnDamage,
-        beside: Executor,
+        beside: Executor | None,
     ) -> None:
         self._on_damage = on_damage
         self._beside = beside

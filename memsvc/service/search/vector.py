@@ -86,7 +86,7 @@ class VectorSearch:
         check: Check,
         explain: list[ExplainPart] | None,
         on_damage: OnDamage,
-        beside: Executor,
+        beside: Executor | None,
     ) -> None:
         self._snapshot = snapshot
         self._partition = partition
@@ -105,7 +105,7 @@ class VectorSearch:
         other threads, and scanning the tail takes about as long as searching a graph."""
         outside = part.outside(self._generation)
         large = outside.count * len(self._query) >= BESIDE_LEAST
-        if large and through_copy(scope.count, k):
+        if self._beside is not None and large and through_copy(scope.count, k):
             self._begun[part.name] = self._beside.submit(outside.rough, self._quantised)
 
     def _rough(self, part: Part) -> Rough | None:
