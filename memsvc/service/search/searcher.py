@@ -365,8 +365,8 @@ class _Search:
             sims = np.empty(0, np.float32)
             if searcher is not None:
                 # What words find is exempt from any bar, and brings vectors of its own.
-                floor = bar.floor if words is None else ANY
-                result = searcher.search(part, scope, wanted, plan.ef, floor)
+                floor, known = (bar.floor, bar.known) if words is None else (ANY, False)
+                result = searcher.search(part, scope, wanted, plan.ef, floor, known=known)
                 local, sims = result.local, result.sims
                 self.lost = self.lost or result.lost
             if words is None:
