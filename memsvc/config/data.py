@@ -211,11 +211,12 @@ class Index(Section):
         ge=0,
         le=limits.MAX_ATTRIBUTE_COLUMNS,
     )
-    merge_share: float = key(
-        0.25,
-        "Share of the time that merging segments, which nobody waits for, may keep one core "
-        "busy. More lets fewer segments stand beside each other while much is written, and "
-        "takes more from the queries that run meanwhile.",
+    build_share: float = key(
+        0.3,
+        "Share of the time that sealing and merging, which nobody waits for, may each keep one "
+        "core busy. More lets fewer segments stand beside each other while much is written, "
+        "and takes more from the queries that run meanwhile. A tail that grows faster than it "
+        "is sealed, and what an operator asks for, is built without a pause.",
         reload=False,
         unit="share",
         gt=0.0,

@@ -334,6 +334,8 @@ def text_fits(text: str, most: int) -> bool:
     """Whether a text is valid UTF-8 (no lone surrogates) of at most ``most`` bytes."""
     if len(text) > most:
         return False
+    if text.isascii():
+        return True
     try:
         return len(text.encode()) <= most
     except UnicodeEncodeError:

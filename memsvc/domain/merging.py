@@ -18,6 +18,8 @@ FAN: Final = 4
 BALANCED: Final = 0.5
 """Share of the largest in a run up to which its members are of similar size."""
 MAX_SEGMENTS: Final = 8
+CROWDED: Final = 2
+"""Tails of so many times the rows that are sealed are to be sealed as fast as can be."""
 DEAD_SHARE: Final = 0.4
 """Share of rows nobody can see any more at which a segment is written anew."""
 
@@ -49,11 +51,12 @@ class Job:
 
 
 def seal(sealed_row: int, next_row: int, least: int) -> Job | None:
-    """The tail as a segment, when it has at least ``least`` rows."""
+    """The tail as a segment, when it has at least ``least`` rows; calmly while it has not many
+    more."""
     rows = next_row - sealed_row
     if rows <= 0 or rows < least:
         return None
-    return Job(sealed_row, next_row, (), f"seal {rows} rows")
+    return Job(sealed_row, next_row, (), f"seal {rows} rows", calmly=rows < CROWDED * least)
 
 
 def rewrite(segments: Sequence[Sealed]) -> Job | None:

@@ -99,7 +99,8 @@ class Checker:
             )
             return
         # One pass: the sum of squares in float64 is NaN or inf when any number is.
-        squares = float(np.dot(vector.astype(np.float64), vector.astype(np.float64)))
+        wide = vector.astype(np.float64)
+        squares = float(np.dot(wide, wide))
         if not math.isfinite(squares):
             self.add(field, "every number must be finite (no NaN, no infinity)")
         elif math.sqrt(squares) < limits.MIN_VECTOR_NORM:

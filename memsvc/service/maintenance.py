@@ -62,7 +62,7 @@ class IndexSettings:
     ef_construction: int
     indexed: Indexed
     seal_rows: int
-    merge_share: float = 1.0
+    build_share: float = 1.0
     graph_min_rows: int = GRAPH_MIN_ROWS
 
 
@@ -373,7 +373,7 @@ class Maintenance:
             ef_construction=s.ef_construction,
             graph_min_rows=s.graph_min_rows,
             indexed=s.indexed,
-            throttle=s.merge_share if job.calmly else 1.0,
+            throttle=s.build_share if job.calmly else 1.0,
             analyzer=ANALYZER_VERSION,
         )
 

@@ -151,7 +151,7 @@ class Node:
                 settings.index.ef_construction,
                 indexed,
                 settings.storage.seal_rows,
-                settings.index.merge_share,
+                settings.index.build_share,
             ),
             clock=self.clock,
             purge_delay_ms=self._purge_delay_ms,

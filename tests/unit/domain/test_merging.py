@@ -103,7 +103,8 @@ def test_neighbours_of_similar_size_are_merged_and_a_large_one_is_left_alone(
 def test_a_tail_is_sealed_when_it_is_large_enough() -> None:
     assert merging.seal(1, 1, 0) is None
     assert merging.seal(1, 5_000, SEAL) is None
-    assert merging.seal(1, 5_001, SEAL) == Job(1, 5_001, (), "seal 5000 rows")
+    assert merging.seal(1, 5_001, SEAL) == Job(1, 5_001, (), "seal 5000 rows", calmly=True)
+    assert merging.seal(1, 10_001, SEAL) == Job(1, 10_001, (), "seal 10000 rows")
     assert merging.seal(10, 11, 1) is not None
 
 
