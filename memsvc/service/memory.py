@@ -38,8 +38,9 @@ from memsvc.service.positions import (
     parse_position,
 )
 from memsvc.service.recalls import RecallBuffer
+from memsvc.service.search.plan import Plan, check_rights, words_of
 from memsvc.service.search.scope import Reader
-from memsvc.service.search.searcher import Plan, Searcher, check_rights, empty_answer, words_of
+from memsvc.service.search.searcher import Searcher, empty_answer
 from memsvc.service.writing import WriteDecision, WriteLimits, prepare, unknown_embedding
 from memsvc.store.store import Store
 from memsvc.store.writer import Writer

@@ -45,8 +45,9 @@ from memsvc.service.recalls import RecallBuffer
 from memsvc.service.reserve import DiskReserve
 from memsvc.service.schedule import Schedule
 from memsvc.service.search.costs import CostBook
+from memsvc.service.search.plan import SearchSettings
 from memsvc.service.search.registry import Views
-from memsvc.service.search.searcher import Searcher, SearchSettings
+from memsvc.service.search.searcher import Searcher
 from memsvc.service.startup import check_generation, check_index
 from memsvc.service.writing import WriteLimits
 from memsvc.store.store import Store
