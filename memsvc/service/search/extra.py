@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memsvc.segments.quantise import Quantised, int8_dots, quantise, quantise_one
-from memsvc.segments.rescore import ANY, first_count, rescored
+from memsvc.segments.rescore import ANY, rescored, through_copy
 from memsvc.segments.topk import best, cosines
 
 Index = NDArray[np.int64]
@@ -20,8 +20,6 @@ _CHUNK: Final = 1_024
 
 GATHERED_SHARE: Final = 0.4
 """Share of vectors below which gathering them is cheaper than scoring all."""
-_QUANTISED_LEAST: Final = 4
-"""The 8-bit copy is read when this many times more rows match than are scored exactly anyway."""
 
 
 class Rough(NamedTuple):
@@ -31,11 +29,6 @@ class Rough(NamedTuple):
     sims: NDArray[np.float32]
     scales: NDArray[np.float32]
     query_scale: float
-
-
-def through_copy(matching: int, k: int) -> bool:
-    """Whether so many rows are first looked at in their 8-bit copies."""
-    return matching > _QUANTISED_LEAST * first_count(k)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,156 @@
+"""Parts searched one after the other: what one has found spares work in the next, never rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from memsvc.domain.records import STATE_DTYPE
+from memsvc.domain.types import ExplainPart
+from memsvc.segments.costs import ScanCosts
+from memsvc.segments.rescore import ANY
+from memsvc.segments.segment import Segment
+from memsvc.service.search.costs import CostBook
+from memsvc.service.search.mutable import from_states
+from memsvc.service.search.parts import Part
+from memsvc.service.search.scope import Scope
+from memsvc.service.search.vector import Bar, VectorSearch
+from memsvc.store.snapshot import Snapshot
+from tests.unit.segments.helpers import GENERATION, build, units
+
+COUNT, DIMENSION, K, EF = 1_500, 64, 10, 64
+Rows = NDArray[np.float32]
+
+
+def normed(rows: NDArray[Any]) -> Rows:
+    unit: Rows = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+    return unit
+
+
+def part_of(root: Path, name: str, vectors: Rows, **options: Any) -> Part:
+    meta = build(root, list(vectors), name, **options)
+    segment = Segment.open(root, meta)
+    assert segment.graph(GENERATION) is not None and segment.columns is not None
+    states = from_states(np.zeros(len(vectors), STATE_DTYPE))
+    return Part(name, segment.columns.rows, states, {}, segment)
+
+
+def searching(query: Rows, explain: list[ExplainPart]) -> VectorSearch:
+    # So dear are scans that a graph is always taken where there is one.
+    book = CostBook(ScanCosts(1e3, 1e3, 1e3, 1e3, 0.001, 1.0))
+    nothing = cast(Snapshot, None)
+    return VectorSearch(
+        nothing, 7, GENERATION, query, book, lambda: 10.0, explain, lambda *_: None, None
+    )
+
+
+def best_of(
+    parts: list[Part], query: Rows, masks: list[NDArray[np.bool_]], ef: int = EF
+) -> tuple[list[tuple[float, int, int]], list[ExplainPart]]:
+    """The K best as (cosine, part, row), found as a query finds them."""
+    explain: list[ExplainPart] = []
+    search, bar = searching(query, explain), Bar(K, ANY)
+    found: list[tuple[float, int, int]] = []
+    for number, (part, mask) in enumerate(zip(parts, masks, strict=True)):
+        scope = Scope(mask, int(mask.sum()), True)
+        result = search.search(part, scope, K, ef, bar.floor, known=bar.known)
+        bar.saw(result.sims)
+        found.extend(
+            (float(sim), number, int(row))
+            for sim, row in zip(result.sims, result.local, strict=True)
+        )
+    return sorted(found, reverse=True)[:K], explain
+
+
+def truth(vectors: list[Rows], query: Rows, masks: list[NDArray[np.bool_]]) -> set[tuple[int, int]]:
+    every = [
+        (float(sim), number, row)
+        for number, (rows, mask) in enumerate(zip(vectors, masks, strict=True))
+        for row, sim in enumerate(np.vecdot(rows, query))
+        if mask[row]
+    ]
+    return {(number, row) for _, number, row in sorted(every, reverse=True)[:K]}
+
+
+@pytest.mark.parametrize("share", [1.0, 0.6])
+@pytest.mark.parametrize("dtype", ["i8", "bf16", "f16", "f32"])
+def test_a_narrow_search_of_later_graphs_loses_no_neighbour(
+    tmp_path: Path, dtype: str, share: float
+) -> None:
+    vectors = [units(COUNT, DIMENSION, seed) for seed in range(3)]
+    masks = [np.random.default_rng(n).random(COUNT) < share for n in range(3)]
+    parts = [part_of(tmp_path, f"p{n}", v, dtype=dtype) for n, v in enumerate(vectors)]
+    hits = narrow = 0
+    for query in units(40, DIMENSION, 50):
+        found, explain = best_of(parts, query, masks)
+        hits += len({(n, row) for _, n, row in found} & truth(vectors, query, masks))
+        narrow += sum("few reach" in e.why for e in explain)
+        assert all(sim == np.vecdot(vectors[n][row], query) for sim, n, row in found)
+    assert hits >= 0.985 * 40 * K
+    assert narrow > 0
+
+
+def test_memories_that_belong_together_are_found_in_a_later_part(tmp_path: Path) -> None:
+    query = units(1, DIMENSION, 77)[0]
+    noise = np.random.default_rng(8).standard_normal((60, DIMENSION))
+    vectors = [units(COUNT, DIMENSION, 1), units(COUNT, DIMENSION, 2)]
+    vectors[1][:60] = normed(query + 0.05 * noise)
+    everything = [np.ones(COUNT, np.bool_)] * 2
+    parts = [part_of(tmp_path, f"p{n}", v) for n, v in enumerate(vectors)]
+    found, explain = best_of(parts, query, everything)
+    assert {(n, row) for _, n, row in found} == truth(vectors, query, everything)
+    assert "few reach" not in explain[1].why
+
+
+@pytest.mark.parametrize("ef", [16, 24])
+def test_a_breadth_that_is_narrow_already_is_searched_whole(tmp_path: Path, ef: int) -> None:
+    vectors = units(COUNT, DIMENSION, 1)
+    part, everything = part_of(tmp_path, "p", vectors), np.ones(COUNT, np.bool_)
+    _, explain = best_of([part, part], units(1, DIMENSION, 5)[0], [everything] * 2, ef)
+    assert "few reach" not in explain[1].why
+
+
+def test_a_larger_ef_also_widens_the_search_of_later_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part, everything = part_of(tmp_path, "p", units(COUNT, DIMENSION, 1)), np.ones(COUNT, np.bool_)
+    assert part.segment is not None
+    graph = part.segment.graph(GENERATION)
+    assert graph is not None
+    breadths: list[int] = []
+    original = graph.search
+
+    def watched(query: Rows, count: int, ef: int, *more: Any) -> Any:
+        breadths.append(ef)
+        return original(query, count, ef, *more)
+
+    monkeypatch.setattr(graph, "search", watched)
+    scope = Scope(everything, COUNT, True)
+    for ef in (64, 400):
+        searching(units(1, DIMENSION, 5)[0], []).search(part, scope, K, ef, 0.999, known=True)
+    assert breadths == [24, 150]
+
+
+@pytest.mark.parametrize("dtype", ["i8", "bf16", "f16", "f32"])
+def test_rough_cosines_of_a_graph_are_never_further_off_than_taken_for(
+    tmp_path: Path, dtype: str
+) -> None:
+    rng = np.random.default_rng(4)
+    for number, dimension in enumerate((2, 8, 64)):
+        rows = rng.standard_normal((400, dimension))
+        rows[:200, 0] += 5.0  # one number far above the others
+        vectors = normed(rows)
+        part = part_of(tmp_path, f"{dtype}-{number}", vectors, dtype=dtype)
+        kept, graph = part.vectors(GENERATION), part.graph(GENERATION)
+        assert kept is not None and graph is not None
+        for query in vectors[::40]:
+            search = searching(query, [])
+            local, rough = graph.search(query, 200, 200)
+            for floor in np.sort(np.vecdot(vectors[local], query))[::20].tolist():
+                hopeful = kept.hopeful(local, rough, search._quantised[1], floor)
+                reaching = local[np.vecdot(vectors[local], query) >= floor]
+                assert set(reaching.tolist()) <= set(hopeful.tolist())
