@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from memsvc.domain.errors import Code
+from memsvc.segments.topk import unit
 from tests.semantics.harness import World, error_of, towards, vector
 
 
@@ -144,6 +146,19 @@ def test_min_score_bounds_vectors_and_never_words(world: World, three: list[str]
     assert world.ids(vector=vector(1), min_score=-1.0) == three
     assert world.ids(text="wombat", min_score=1.0) == three[2:]
     assert set(world.ids(vector=vector(1), text="wombat", min_score=0.9)) == {three[0], three[2]}
+
+
+def test_a_min_score_of_minus_one_keeps_what_is_opposite(world: World) -> None:
+    rng = np.random.default_rng(1)
+    # Rounding takes some cosines below -1.
+    below = next(v for v in rng.standard_normal((1_000, 8)) if _opposite(v) < -1.0)
+    kept = world.put(vector=(-below).tolist())
+    assert world.ids(vector=below.tolist(), min_score=-1.0) == [kept]
+
+
+def _opposite(numbers: NDArray[np.float64]) -> float:
+    direction = unit(numbers.astype(np.float32))
+    return float(np.vecdot(-direction, direction))
 
 
 def test_min_score_of_the_namespace_is_used_when_none_is_asked(make_world: Any) -> None:

@@ -58,6 +58,8 @@ class Execution:
         self.explain: list[ExplainPart] | None = [] if plan.request.include.explain else None
         self.lost = False
         self._room = Room(settings.max_answer_bytes)
+        # Of opposite vectors rounding may make a cosine just below -1, and -1 is for "all".
+        self._least = plan.min_score if plan.min_score > -1.0 else ANY
 
     def run(self) -> tuple[list[list[Hit]], str]:
         """The lists of hits and the next page token."""
@@ -150,7 +152,7 @@ class Execution:
             if len(view.parts) > 1:
                 searcher.begin(view.parts[-1], self._scopes[-1], wanted)
         found = []
-        bar = Bar(wanted, plan.min_score)
+        bar = Bar(wanted, self._least)
         for number, (part, scope) in enumerate(zip(view.parts, self._scopes, strict=True)):
             local = np.empty(0, np.int64)
             sims = np.empty(0, np.float32)
@@ -195,7 +197,7 @@ class Execution:
         if query is not None and self._plan.mode is Mode.HYBRID:
             scores = fuse(bm25, words.bound, sims).astype(np.float32)
             # Keyword hits are exempt from min_score (S8).
-            keep = (bm25 > 0) | (sims >= self._plan.min_score)
+            keep = (bm25 > 0) | (sims >= self._least)
             local, sims, bm25, scores = local[keep], sims[keep], bm25[keep], scores[keep]
         else:
             scores = bm25.astype(np.float32)
