@@ -20,7 +20,9 @@ from memsvc.domain.errors import MemsvcError
 
 ACCESS_LOGGER: Final = "memsvc.access"
 ACCESS_LINES_WAITING: Final = 10_000
+"""Lines that may wait to be written; past it calls write their own."""
 ACCESS_DELAY_S: Final = 0.02
+"""How long a line waits, so that the call it tells of is answered first."""
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:\-]{1,128}\Z")
 _access = logging.getLogger(ACCESS_LOGGER)
 
