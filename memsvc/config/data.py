@@ -169,8 +169,9 @@ class Index(Section):
     )
     ef_construction: int = key(
         200,
-        "Candidates looked at when a row is linked. More: better recall, slower building. "
-        "Applies to segments built from then on.",
+        "Candidates looked at when a row is linked. More: better recall, slower building. In a "
+        "segment of fewer than 50,000 vectors, which is soon merged, at most 100. Applies to "
+        "segments built from then on.",
         reload=False,
         unit="rows",
         ge=8,
@@ -216,7 +217,8 @@ class Index(Section):
         "Share of the time that sealing and merging, which nobody waits for, may each keep one "
         "core busy. More lets fewer segments stand beside each other while much is written, "
         "and takes more from the queries that run meanwhile. A tail that grows faster than it "
-        "is sealed, and what an operator asks for, is built without a pause.",
+        "is sealed, segments of one agent that grow to 16, and what an operator asks for, are "
+        "built without a pause.",
         reload=False,
         unit="share",
         gt=0.0,

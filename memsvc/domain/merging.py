@@ -19,7 +19,8 @@ BALANCED: Final = 0.5
 """Share of the largest in a run up to which its members are of similar size."""
 MAX_SEGMENTS: Final = 8
 CROWDED: Final = 2
-"""Tails of so many times the rows that are sealed are to be sealed as fast as can be."""
+"""Tails of so many times the rows that are sealed, and so many times the most segments, tell that
+building has fallen behind: it is to go on as fast as can be."""
 DEAD_SHARE: Final = 0.4
 """Share of rows nobody can see any more at which a segment is written anew."""
 
@@ -75,15 +76,16 @@ def merge(segments: Sequence[Sealed]) -> Job | None:
     """
     live = [max(0, s.count - s.dead) for s in segments]
     runs = [_Run.of(live, i, j) for i in range(len(live)) for j in range(i + 2, len(live) + 1)]
+    calmly = len(segments) < CROWDED * MAX_SEGMENTS
     balanced = [run for run in runs if run.length >= FAN and run.share <= BALANCED]
     if balanced:
         run = min(balanced, key=lambda r: (r.rows, r.share))
         why = f"merge {run.length} of similar size"
-        return _join(segments[run.start : run.end], why, calmly=True)
+        return _join(segments[run.start : run.end], why, calmly=calmly)
     if len(segments) > MAX_SEGMENTS:
         run = min(runs, key=lambda r: (r.share, r.rows))
         why = f"more than {MAX_SEGMENTS} segments"
-        return _join(segments[run.start : run.end], why, calmly=True)
+        return _join(segments[run.start : run.end], why, calmly=calmly)
     return None
 
 

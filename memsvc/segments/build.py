@@ -42,10 +42,14 @@ _BATCH_SECONDS: Final = 0.1
 _SHARE_OF_READING: Final = 0.3
 _SHARE_OF_GRAPHS: Final = 0.65
 
-
 GRAPH_MIN_ROWS: Final = 4_000
+"""Vectors from which on a graph is quicker to search than the rows are to scan."""
 SMALL_ROWS: Final = 50_000
+"""Vectors below which a graph is soon merged away, so that time in building it is lost."""
 SMALL_EF: Final = 100
+"""The most ef_construction such a graph is built with."""
+COLUMN_BYTES: Final = 8
+"""What an attribute takes for a row, about: its code, and a share of the different values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +111,7 @@ def estimate_bytes(spec: BuildSpec, count: int) -> int:
     without its words, which take some 6 bytes for each different term of a row."""
     per_number = {"f32": 4, "bf16": 2, "f16": 2, "i8": 1}[spec.dtype] + 4 + 1
     vectors = sum(dimension * per_number + 12 * spec.m + 64 for _, dimension in spec.generations)
-    return count * (vectors + 160 + 8 * 16) + (1 << 16)
+    return count * (vectors + 160 + COLUMN_BYTES * spec.indexed.most) + (1 << 16)
 
 
 def build_segment(

@@ -28,6 +28,10 @@ from memsvc.text.tokenize import terms
 
 Index = NDArray[np.int64]
 
+_ROW_BYTES = 160
+"""Number, id and state of a row, with the spare room of what grows."""
+_CODE_BYTES = 4
+
 
 class TailFacets:
     """Words and fixed columns of the tail, read from the records when first asked for.
@@ -46,7 +50,8 @@ class TailFacets:
     @property
     def nbytes(self) -> int:
         """Memory taken, in bytes, approximately."""
-        return self._index.nbytes + len(self._columns) * 192
+        row = _ROW_BYTES + _CODE_BYTES * len(self._columns.fields)
+        return self._index.nbytes + len(self._columns) * row
 
     def index(self, rows: Index, snapshot: Snapshot) -> TailIndex:
         """The words of (at least) these rows; local numbers are places in ``rows``."""

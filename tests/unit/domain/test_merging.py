@@ -100,6 +100,13 @@ def test_neighbours_of_similar_size_are_merged_and_a_large_one_is_left_alone(
     assert (None if job is None else (job.row_lo, job.row_hi)) == merged
 
 
+@pytest.mark.parametrize("sizes", [(5,), (1, 1_000)], ids=["balanced", "not balanced"])
+def test_merging_that_fell_behind_takes_no_rest(sizes: tuple[int, ...]) -> None:
+    for count, calmly in ((15, True), (16, False), (17, False)):
+        job = merging.merge(_of(*(sizes * 17)[:count]))
+        assert job is not None and job.calmly is calmly
+
+
 def test_a_tail_is_sealed_when_it_is_large_enough() -> None:
     assert merging.seal(1, 1, 0) is None
     assert merging.seal(1, 5_000, SEAL) is None
