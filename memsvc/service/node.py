@@ -25,15 +25,21 @@ from memsvc.domain.types import (
     Load,
     StoreFacts,
 )
-from memsvc.segments.columns import Indexed
 from memsvc.segments.costs import measure_costs
 from memsvc.service import allocator, sweeper
 from memsvc.service.builder import Builder
 from memsvc.service.degradation import Degradation
+from memsvc.service.derived import (
+    DAY_MS,
+    call_settings,
+    index_settings,
+    indexed,
+    own_log_wait_s,
+    search_settings,
+)
 from memsvc.service.erasures import Erasures
-from memsvc.service.maintenance import IndexSettings, Maintenance
+from memsvc.service.maintenance import Maintenance
 from memsvc.service.memory import (
-    CallSettings,
     Generations,
     MemoryService,
     Progress,
@@ -45,19 +51,16 @@ from memsvc.service.recalls import RecallBuffer
 from memsvc.service.reserve import DiskReserve
 from memsvc.service.schedule import Schedule
 from memsvc.service.search.costs import CostBook
-from memsvc.service.search.plan import SearchSettings
 from memsvc.service.search.registry import Views
 from memsvc.service.search.searcher import Searcher
 from memsvc.service.startup import check_generation, check_index
-from memsvc.service.writing import WriteLimits
 from memsvc.store.store import Store
 from memsvc.store.write_txn import WriteTxn
-from memsvc.store.writer import LAZY_COMMIT_S, Writer
+from memsvc.store.writer import Writer
 from memsvc.version import __version__
 
 log = logging.getLogger(__name__)
 
-DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
 RECALL_FLUSH_S = 5.0
 GIVE_BACK_EVERY_S = 20.0
@@ -140,20 +143,12 @@ class Node:
         check_generation(settings, self.generations.default)
         self.degradation = Degradation()
         self.recalls = RecallBuffer()
-        indexed = Indexed(settings.index.attributes, settings.index.attribute_columns)
-        self.views = Views(self.store, settings.storage.tail_budget_bytes, indexed)
+        self.views = Views(self.store, settings.storage.tail_budget_bytes, indexed(settings))
         self.maintenance = Maintenance(
             self.store,
             self.writer,
             self.views,
-            IndexSettings(
-                settings.index.dtype,
-                settings.index.m,
-                settings.index.ef_construction,
-                indexed,
-                settings.storage.seal_rows,
-                settings.index.build_share,
-            ),
+            index_settings(settings),
             clock=self.clock,
             purge_delay_ms=self._purge_delay_ms,
             on_built=self.metrics.built,
@@ -163,7 +158,7 @@ class Node:
         self._erasures = Erasures(self.store)
         self._overdue = ""
         self.views.on_damage = self.maintenance.on_damage
-        self.searcher = Searcher(self.views, _search_settings(settings), CostBook(measure_costs()))
+        self.searcher = Searcher(self.views, search_settings(settings), CostBook(measure_costs()))
         self.memory = MemoryService(
             self.store,
             self.writer,
@@ -172,12 +167,12 @@ class Node:
             self.degradation,
             self.recalls,
             self.progress,
-            _call_settings(settings),
+            call_settings(settings),
             clock=self.clock,
             random=random,
             guard_writes=self.reserve.guard,
             guard_changes=self._guard_changes,
-            own_log_wait_s=_own_log_wait_s(settings),
+            own_log_wait_s=own_log_wait_s(settings),
         )
         self._schedule = Schedule(settings.lifecycle.compact_cron, self._now())
         self.metrics.bind(self.readings)
@@ -187,8 +182,8 @@ class Node:
     def apply(self, settings: Settings) -> None:
         """Takes the settings that may change while running (S21)."""
         self.settings = settings
-        self.memory.settings = _call_settings(settings)
-        self.searcher.settings = _search_settings(settings)
+        self.memory.settings = call_settings(settings)
+        self.searcher.settings = search_settings(settings)
         self.views.budget = settings.storage.tail_budget_bytes
         self.writer.queue_max = settings.storage.write_queue_max
         self.maintenance.settings = replace(
@@ -420,36 +415,3 @@ class Node:
     def _log_position(self) -> int:
         with self.store.read() as snapshot:
             return snapshot.position
-
-
-def _call_settings(settings: Settings) -> CallSettings:
-    days, limits = settings.lifecycle.default_ttl_days, settings.limits
-    return CallSettings(
-        write_limits=WriteLimits(
-            default_ttl_ms=int(days * DAY_MS),
-            max_elements=settings.index.max_elements,
-            max_bytes=settings.storage.max_bytes,
-            tenant_max_items=limits.tenant_max_items,
-            tenant_max_bytes=limits.tenant_max_bytes,
-        ),
-        default_top_k=settings.query.default_top_k,
-        max_top_k=settings.query.max_top_k,
-        ef_search=settings.index.ef_search,
-        min_score=settings.min_score,
-    )
-
-
-def _own_log_wait_s(settings: Settings) -> float | None:
-    if settings.node.role == "replica":
-        return None
-    return 2 * LAZY_COMMIT_S if settings.storage.wal_sync == "every_1000ms" else 0.0
-
-
-def _search_settings(settings: Settings) -> SearchSettings:
-    return SearchSettings(
-        default_top_k=settings.query.default_top_k,
-        ef_search=settings.index.ef_search,
-        timeout_ms=settings.query.timeout_ms,
-        half_life_ms=int(settings.lifecycle.decay_half_life_days * DAY_MS),
-        max_answer_bytes=settings.server.max_message_bytes,
-    )

@@ -34,7 +34,7 @@ class Searcher:
         self._views = views
         self.settings = settings
         self._book = book
-        self._slots = Slots((os.cpu_count() or 1) + SLOTS_MORE)
+        self._slots = Slots(_cores() + SLOTS_MORE)
         self._beside = ThreadPoolExecutor(BESIDE_THREADS, "memsvc-search")
 
     def close(self) -> None:
@@ -109,6 +109,13 @@ class Searcher:
             if view is None:
                 return []
             return ids_matching(view, snapshot, plan.reader, control.check)
+
+
+def _cores() -> int:
+    """Cores that this process may use, fewer than there are in many a container."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def empty_answer(plan: Plan, position: str, degraded: Degraded) -> QueryAnswer:

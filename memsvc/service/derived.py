@@ -1,0 +1,70 @@
+"""What the parts of a node take from the configuration, in the units they work in."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from memsvc.config import Settings
+from memsvc.segments.columns import Indexed
+from memsvc.service.maintenance import IndexSettings
+from memsvc.service.memory import CallSettings
+from memsvc.service.search.plan import SearchSettings
+from memsvc.service.writing import WriteLimits
+from memsvc.store.writer import LAZY_COMMIT_S
+
+DAY_MS: Final = 86_400_000
+
+
+def call_settings(settings: Settings) -> CallSettings:
+    """What the calls go by."""
+    days, limits = settings.lifecycle.default_ttl_days, settings.limits
+    return CallSettings(
+        write_limits=WriteLimits(
+            default_ttl_ms=int(days * DAY_MS),
+            max_elements=settings.index.max_elements,
+            max_bytes=settings.storage.max_bytes,
+            tenant_max_items=limits.tenant_max_items,
+            tenant_max_bytes=limits.tenant_max_bytes,
+        ),
+        default_top_k=settings.query.default_top_k,
+        max_top_k=settings.query.max_top_k,
+        ef_search=settings.index.ef_search,
+        min_score=settings.min_score,
+    )
+
+
+def own_log_wait_s(settings: Settings) -> float | None:
+    """How long a position may take to arrive on the node that writes the log; None on one that
+    follows another."""
+    if settings.node.role == "replica":
+        return None
+    return 2 * LAZY_COMMIT_S if settings.storage.wal_sync == "every_1000ms" else 0.0
+
+
+def index_settings(settings: Settings) -> IndexSettings:
+    """What segments are built by."""
+    index = settings.index
+    return IndexSettings(
+        dtype=index.dtype,
+        m=index.m,
+        ef_construction=index.ef_construction,
+        indexed=indexed(settings),
+        seal_rows=settings.storage.seal_rows,
+        build_share=index.build_share,
+    )
+
+
+def indexed(settings: Settings) -> Indexed:
+    """Which attributes get a column."""
+    return Indexed(settings.index.attributes, settings.index.attribute_columns)
+
+
+def search_settings(settings: Settings) -> SearchSettings:
+    """What the searcher goes by."""
+    return SearchSettings(
+        default_top_k=settings.query.default_top_k,
+        ef_search=settings.index.ef_search,
+        timeout_ms=settings.query.timeout_ms,
+        half_life_ms=int(settings.lifecycle.decay_half_life_days * DAY_MS),
+        max_answer_bytes=settings.server.max_message_bytes,
+    )
