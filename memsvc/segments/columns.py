@@ -202,7 +202,8 @@ class ColumnBuilder:
         n = len(self._rows) if count is None else count
         columns = {
             field: Column(codes.view(n), self._dictionaries[field])
-            for field, codes in self._codes.items()
+            # Copied at one stroke: meanwhile a row may bring an attribute.
+            for field, codes in tuple(self._codes.items())
         }
         ids, state = self._ids.view(n), self._state.view(n)
         rows, complete = self._rows.view(n), self._complete

@@ -158,8 +158,8 @@ def test_a_snapshot_does_not_see_rows_that_come_later() -> None:
         assert mask is not None and mask.tolist() == expected
 
 
-def test_snapshots_may_be_asked_while_rows_are_appended() -> None:
-    builder = ColumnBuilder(Indexed(("x",), 1))
+def test_snapshots_may_be_asked_while_rows_and_attributes_are_added() -> None:
+    builder = ColumnBuilder(Indexed(("x",), 1_000))
     errors: list[BaseException] = []
     done = threading.Event()
 
@@ -179,7 +179,8 @@ def test_snapshots_may_be_asked_while_rows_are_appended() -> None:
     for thread in threads:
         thread.start()
     for i in range(3000):
-        builder.append(i + 1, state(i), head(session=f"s{i}", seq=i, attributes={"x": i}))
+        attributes = {"x": i, f"a{i // 4}": 1}
+        builder.append(i + 1, state(i), head(session=f"s{i}", seq=i, attributes=attributes))
     done.set()
     for thread in threads:
         thread.join()
