@@ -50,7 +50,7 @@ class Server(Section):
     )
     http_listen: ListenOrOff = key(
         "127.0.0.1:8849",
-        "Address of the HTTP/JSON service, which also serves the console and /metrics. The same "
+        "Address of the HTTP/JSON service, which also serves /metrics. The same "
         "rule as for server.listen applies. Empty: no HTTP.",
         reload=False,
         expects="host:port, or empty",
@@ -103,8 +103,8 @@ class Server(Section):
     )
     workers: int = key(
         32,
-        "Threads that answer calls. A Query that waits for min_position and a Write that waits "
-        "for its commit each hold one.",
+        "Threads that answer calls. A Query that waits for min_position, or because as many "
+        "search as there are cores, and a Write that waits for its commit each hold one.",
         reload=False,
         unit="threads",
         ge=2,

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+from functools import partial
 from typing import Any
 
 import pytest
 
-from memsvc.domain.types import Degraded, DegradedLevel
+from memsvc.domain.errors import Cancelled
+from memsvc.domain.types import Degraded, DegradedLevel, Namespace, QueryRequest
+from memsvc.service.api import Control
 from memsvc.service.degradation import GOOD_CHECKS, Degradation
-from tests.semantics.harness import World, vector
+from tests.semantics.harness import READER, World, vector
 
 BAD = Degraded(DegradedLevel.NO_VECTORS, "SEGMENT_DAMAGED")
 GOOD = Degraded()
@@ -119,6 +123,40 @@ def test_a_search_past_its_time_answers_empty_and_marked_not_with_an_error(
         answer = world.query(**fields)
         assert _mark(answer) == (1, "TIMEOUT")
         assert kept not in str(answer)
+
+
+def test_a_query_that_never_gets_its_turn_answers_empty_marked_and_for_a_position(
+    make_world: Any,
+) -> None:
+    world = make_world(query__timeout_ms=60_000)
+    kept = world.put(summary="tea", vector=vector(1))
+    searcher = world.node.searcher
+    with contextlib.ExitStack() as taken:
+        for _ in range(searcher._slots._count):
+            searcher._slots.enter(lambda: 1.0)
+            taken.callback(searcher._slots.leave)
+        object.__setattr__(searcher.settings, "timeout_ms", 20)
+        answers = [world.query(**fields) for fields in QUERIES]
+    object.__setattr__(searcher.settings, "timeout_ms", 60_000)
+    now = world.query(vector=vector(1))
+    assert [item["id"] for item in now["items"]] == [kept]
+    for answer in answers:
+        assert _mark(answer) == (1, "TIMEOUT") and kept not in str(answer)
+        assert answer["position"] == now["position"]
+    assert (searcher._slots.taken, searcher._slots.waiting) == (0, 0)
+
+
+def test_a_query_that_fails_gives_its_place_back(make_world: Any) -> None:
+    world = make_world()
+    world.put(summary="tea", vector=vector(1))
+    request = QueryRequest(Namespace("acme", "helper"), text="tea")
+    for _ in range(2 * world.node.searcher._slots._count):
+        # The caller goes away when the search has begun.
+        control = Control(cancelled=partial(next, iter([False]), True))
+        with pytest.raises(Cancelled):
+            world.node.memory.query(READER, request, control)
+    assert world.node.searcher._slots.taken == 0
+    assert len(world.ids(text="tea")) == 1
 
 
 def test_recovery_needs_ten_good_checks_in_a_row() -> None:
