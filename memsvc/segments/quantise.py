@@ -4,6 +4,11 @@ A row is scaled so that its largest component becomes 127. For a 1536-d unit vec
 components then use some 38 levels either side (one standard deviation), ten times what a
 fixed scale of 127 gives them, and a row with a few large components is not clipped. Cosine
 distance does not see the scale, so a graph needs no record of it.
+
+The scale that is kept is the one with which the product of a row and its own integers is
+right. Components that are equal are all rounded the same way, so a row of a few different
+numbers (counts of words, bits) would else come out longer or shorter than it is by more than
+chance explains, and its nearest neighbours with it.
 """
 
 from __future__ import annotations
@@ -20,7 +25,10 @@ def quantise(rows: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.fl
     # Of a unit row the largest is far above the floor, which is there for zeros.
     scales = np.maximum(largest, np.float32(1e-30)) / np.float32(127)
     levels = rows * (1 / scales)[:, None]
-    return np.rint(levels, out=levels).astype(np.int8), scales.astype(np.float32)
+    np.rint(levels, out=levels)
+    along = np.vecdot(levels, rows)
+    np.divide(np.vecdot(rows, rows), along, out=scales, where=along > 0)
+    return levels.astype(np.int8), scales.astype(np.float32)
 
 
 Quantised = tuple[NDArray[np.int8], float]
@@ -33,7 +41,11 @@ def quantise_one(vector: NDArray[np.float32]) -> Quantised:
     largest = max(vector.max(initial=0.0), -vector.min(initial=0.0))
     scale = max(largest, np.float32(1e-30)) / np.float32(127)
     levels = vector * (1 / scale)
-    return np.rint(levels, out=levels).astype(np.int8), float(scale)
+    np.rint(levels, out=levels)
+    along = np.vecdot(levels, vector)
+    if along > 0:
+        scale = np.vecdot(vector, vector) / along
+    return levels.astype(np.int8), float(scale)
 
 
 def int8_dots(rows: NDArray[np.int8], query: NDArray[np.int8], out: NDArray[np.float32]) -> None:

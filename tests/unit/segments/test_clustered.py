@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from memsvc.segments.quantise import int8_dots, quantise, quantise_one
-from memsvc.segments.rescore import margins
+from memsvc.segments.rescore import ANY, margins
 from memsvc.segments.segment import Segment
 from memsvc.segments.vectors import VectorRows
 from tests.unit.segments.helpers import GENERATION, build
@@ -60,6 +60,32 @@ def test_the_margin_covers_the_error_of_every_product() -> None:
         int8_dots(levels, query8, rough)
         error = np.abs(rough * scales * np.float32(scale) - vectors @ query)
         assert (error <= margins(scales, scale)).all()
+
+
+def few_numbers(kind: str) -> NDArray[np.float32]:
+    """Unit vectors of a few different numbers, which are not rounded independently."""
+    rng = np.random.default_rng(5)
+    rows = rng.integers(0, 2, (COUNT, DIMENSION)).astype(np.float64)
+    if kind == "equal":
+        rows = np.ones((COUNT, DIMENSION)) * rng.uniform(0.8, 1.2, (COUNT, 1))
+        rows[:, 1:3] += rng.uniform(0, 0.1, (COUNT, 2))
+    elif kind == "alike":
+        rows = rows[0] + rng.standard_normal(rows.shape) * 1e-3 * rng.uniform(0, 20, (COUNT, 1))
+    rows[:, 0] = 1 if kind == "equal" else rng.uniform(0.01, 5, COUNT)
+    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+
+@pytest.mark.parametrize("kind", ["equal", "bits", "alike"])
+def test_rows_of_a_few_different_numbers_lose_no_neighbour(tmp_path: Path, kind: str) -> None:
+    vectors = few_numbers(kind)
+    rows = opened(tmp_path, vectors)
+    for query in vectors[:40]:
+        for k in (1, 10):
+            true, true_sims = rows.scan(query, None, k, full_precision=True)
+            for floor in (ANY, float(true_sims[-1])):
+                found, sims = rows.scan(query, None, k, floor=floor)
+                assert found.tolist() == true.tolist()
+                assert sims.tolist() == true_sims.tolist()
 
 
 def test_a_loose_cluster_is_not_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

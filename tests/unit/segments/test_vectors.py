@@ -239,7 +239,8 @@ def test_quantising_does_not_clip_a_row_with_one_large_component() -> None:
     vector[7] = 0.9
     levels, scale = quantise_one(vector)
     assert levels[7] == 127
-    assert np.abs(levels * scale - vector).max() <= scale / 2 * 1.001
+    assert np.abs(levels * (0.9 / 127) - vector).max() <= 0.9 / 127 / 2 * 1.001
+    assert float(levels.astype(np.float32) @ vector) * scale == pytest.approx(vector @ vector)
     zero, _ = quantise(np.zeros((2, 4), np.float32))
     assert not zero.any()
 
