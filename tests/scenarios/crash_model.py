@@ -18,6 +18,12 @@ COMMON = "everymemory"
 GONE_ERRORS = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.UNKNOWN)
 FACTOR = 0.5
 START_IMPORTANCE = 0.75
+EVERYTHING = 10_000
+"""The largest top_k there is: one answer has to show everything."""
+MOST_EACH = 2_000
+"""Memories of one of the four workers; with those nobody works on any more still fewer than
+``EVERYTHING``."""
+KINDS = {"create": 5, "touch": 3, "decay": 2, "update": 2, "forget": 1}
 
 
 @dataclass
@@ -136,9 +142,8 @@ class Worker:
             self.failure = error
 
     def _step(self) -> bool:
-        kind = self._draw.choices(
-            ["create", "touch", "decay", "update", "forget"], [5, 3, 2, 2, 1]
-        )[0]
+        kinds = dict(KINDS, create=0) if len(self._mine) >= MOST_EACH else KINDS
+        kind = self._draw.choices(list(kinds), list(kinds.values()))[0]
         if kind == "create" or not self._mine:
             kind, known = "create", self._model.new()
         else:
@@ -222,9 +227,9 @@ def _check_memory(known: Known, hit: pb.Hit) -> None:
 
 def _check_ways_of_finding(node: h.Node, model: Model, shown: set[str]) -> None:
     """Keywords, vectors and time agree about what there is."""
-    everything = 10_000
-    by_word = h.by_word(node, COMMON, top_k=everything)
-    by_vector = h.by_vector(node, 0, top_k=everything, min_position=model.position)
+    assert len(shown) <= EVERYTHING
+    by_word = h.by_word(node, COMMON, top_k=EVERYTHING)
+    by_vector = h.by_vector(node, 0, top_k=EVERYTHING, min_position=model.position)
     for name, answer in (("keyword", by_word), ("vector", by_vector)):
         assert answer.degraded.level == 0, (name, answer.degraded)
         found = [hit.id for hit in answer.items]

@@ -19,7 +19,7 @@ import pytest
 from memsvc.admin.v1 import admin_service_pb2 as admin_pb
 from memsvc.v1 import memory_service_pb2 as pb
 from tests.scenarios import harness as h
-from tests.scenarios.crash_model import Model, Worker, check
+from tests.scenarios.crash_model import EVERYTHING, Model, Worker, check
 from tests.waiting import until
 
 WORKERS = 4
@@ -77,7 +77,7 @@ def _run(make_node: Callable[..., h.Node], rounds: int) -> None:
     draw = random.Random(SEED)
     h.tell(f"seed {SEED}")
     node = make_node(
-        storage__seal_rows=40, query__max_top_k=10_000, server__max_message_bytes=1 << 26
+        storage__seal_rows=40, query__max_top_k=EVERYTHING, server__max_message_bytes=1 << 26
     )
     model = Model()
     node.start()
