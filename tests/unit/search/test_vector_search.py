@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,13 +13,16 @@ from numpy.typing import NDArray
 
 from memsvc.domain.records import STATE_DTYPE
 from memsvc.domain.types import ExplainPart
+from memsvc.segments import vectors as vectors_module
 from memsvc.segments.costs import ScanCosts
 from memsvc.segments.rescore import ANY
 from memsvc.segments.segment import Segment
 from memsvc.service.search.costs import CostBook
+from memsvc.service.search.extra import ExtraBuilder
 from memsvc.service.search.mutable import from_states
 from memsvc.service.search.parts import Part
 from memsvc.service.search.scope import Scope
+from memsvc.service.search.slots import OutOfTime
 from memsvc.service.search.vector import Bar, VectorSearch
 from memsvc.store.snapshot import Snapshot
 from tests.unit.segments.helpers import GENERATION, build, units
@@ -39,12 +44,14 @@ def part_of(root: Path, name: str, vectors: Rows, **options: Any) -> Part:
     return Part(name, segment.columns.rows, states, {}, segment)
 
 
-def searching(query: Rows, explain: list[ExplainPart]) -> VectorSearch:
+def searching(
+    query: Rows, explain: list[ExplainPart], beside: Executor | None = None
+) -> VectorSearch:
     # So dear are scans that a graph is always taken where there is one.
     book = CostBook(ScanCosts(1e3, 1e3, 1e3, 1e3, 0.001, 1.0))
     nothing = cast(Snapshot, None)
     return VectorSearch(
-        nothing, 7, GENERATION, query, book, lambda: 10.0, explain, lambda *_: None, None
+        nothing, 7, GENERATION, query, book, lambda: 10.0, explain, lambda *_: None, beside
     )
 
 
@@ -154,3 +161,57 @@ def test_rough_cosines_of_a_graph_are_never_further_off_than_taken_for(
                 hopeful = kept.hopeful(local, rough, search._quantised[1], floor)
                 reaching = local[np.vecdot(vectors[local], query) >= floor]
                 assert set(reaching.tolist()) <= set(hopeful.tolist())
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_tail_scanned_beside_gives_what_it_gives_alone(busy: bool) -> None:
+    count, dimension = 6_000, 96
+    vectors = units(count, dimension, 3)
+    builder = ExtraBuilder(dimension)
+    builder.add((row, vector.tobytes()) for row, vector in enumerate(vectors))
+    states = from_states(np.zeros(count, STATE_DTYPE))
+    tail = Part("tail", np.arange(count), states, {GENERATION: builder.snapshot()})
+    mask = np.random.default_rng(2).random(count) < 0.7
+    scope, let_go = Scope(mask, int(mask.sum()), True), threading.Event()
+    with ThreadPoolExecutor(1) as beside:
+        if busy:
+            beside.submit(let_go.wait)
+        try:
+            for floor in (ANY, 0.5, 0.999):
+                query = units(1, dimension, 9)[0]
+                alone = searching(query, []).search(tail, scope, K, EF, floor)
+                search = searching(query, [], beside)
+                search.begin(tail, scope, K)
+                assert "tail" in search._begun
+                shared = search.search(tail, scope, K, EF, floor)
+                assert shared.local.tolist() == alone.local.tolist()
+                assert shared.sims.tolist() == alone.sims.tolist()
+        finally:
+            let_go.set()
+
+
+class _Busy(Executor):
+    """Takes work and never begins it."""
+
+    def __init__(self) -> None:
+        self.taken: list[Future[Any]] = []
+
+    def submit(self, *_args: Any, **_more: Any) -> Future[Any]:
+        self.taken.append(Future())
+        return self.taken[-1]
+
+
+def test_a_scan_that_fails_leaves_nothing_for_the_other_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vectors_module, "SHARED_LEAST_BYTES", 1)
+    rows = part_of(tmp_path, "p", units(COUNT, DIMENSION, 1)).vectors(GENERATION)
+    assert rows is not None
+
+    def stop() -> None:
+        raise OutOfTime
+
+    beside = _Busy()
+    with pytest.raises(OutOfTime):
+        rows.scan(units(1, DIMENSION, 5)[0], None, K, stop, beside=beside)
+    assert [future.cancelled() for future in beside.taken] == [True]
