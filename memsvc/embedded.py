@@ -1,4 +1,4 @@
-"""memsvc inside a program: the same calls without a network (S3).
+"""memsvc inside a program: the same calls without a network.
 
     import memsvc
 
@@ -20,6 +20,7 @@ from typing import Any
 
 from memsvc import pinning  # noqa: F401  (for its effect on numpy)
 from memsvc.config import load
+from memsvc.domain.errors import FailedPrecondition
 from memsvc.domain.types import Caller
 from memsvc.http import models, render
 from memsvc.service.admin import AdminService
@@ -40,12 +41,14 @@ class Embedded:
     def __init__(self, node: Node) -> None:
         self.node = node
         self.admin = AdminService(node)
+        self._closed = False
 
     def write(
         self, namespace: Namespace, items: Sequence[Mapping[str, Any]], **fields: Any
     ) -> dict[str, Any]:
         """Stores items as ``POST /v1/memory/write`` does; ``fields``: request_id,
         embedding."""
+        self._check_open()
         body = {"namespace": _namespace(namespace), "items": list(items), **fields}
         request = models.read_write(body)
         return render.write_object(self.node.memory.write(Caller(), request, self._write_limit()))
@@ -53,6 +56,7 @@ class Embedded:
     def query(self, namespace: Namespace, **fields: Any) -> dict[str, Any]:
         """Searches as ``POST /v1/memory/query`` does; ``fields``: vector, text, ids, top_k,
         min_score, filters, mode and the others of that call."""
+        self._check_open()
         request = models.read_query({"namespace": _namespace(namespace), **fields})
         control = self._limit(self.node.settings.server.read_timeout_ms)
         return render.query_object(self.node.memory.query(Caller(), request, control))
@@ -60,15 +64,18 @@ class Embedded:
     def forget(self, namespace: Namespace, **fields: Any) -> dict[str, Any]:
         """Forgets as ``POST /v1/memory/forget`` does; ``fields``: ids, filters, mode, factor,
         validate_only, request_id, reason."""
+        self._check_open()
         request = models.read_forget({"namespace": _namespace(namespace), **fields})
         return render.forget_object(self.node.memory.forget(Caller(), request, self._write_limit()))
 
     def health(self) -> dict[str, Any]:
         """How the store is, as ``GET /v1/memory/health`` tells."""
+        self._check_open()
         return render.health_object(self.node.health(), whole=True)
 
     def close(self) -> None:
         """Finishes what is queued and closes the store."""
+        self._closed = True
         self.node.stop()
 
     def __enter__(self) -> Embedded:
@@ -81,6 +88,10 @@ class Embedded:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise FailedPrecondition("the store is closed", hint="open it with memsvc.open")
 
     def _write_limit(self) -> Control:
         return self._limit(self.node.settings.server.write_timeout_ms)

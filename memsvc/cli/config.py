@@ -51,7 +51,8 @@ def check(config: Path | None, settings: tuple[str, ...]) -> None:
     for name, text in effective.notes.items():
         click.echo(f"note: {name}: {text}")
     changed = sum(1 for origin in effective.origins.values() if origin != "default")
-    click.echo(f"ok: {changed} of {len(effective.origins)} settings are not at their default")
+    total = len(effective.origins)
+    click.echo(f"ok: {changed} of {total} settings are set, the others have their defaults")
 
 
 @config.command("example")

@@ -93,6 +93,8 @@ def doctor(
 
 def _clean_up(examination: Examination) -> str:
     """Erases the traces; what stood in the way, "" = nothing."""
+    if examination.denied:
+        return ""
     try:
         examination.clean_up()
         return ""

@@ -100,6 +100,8 @@ class Examination:
         self._position = ""
         self.notes: list[str] = []
         self.target = ""
+        self.denied = False
+        """The token may not write there: nothing was written, nothing is to be erased."""
 
     def run(self) -> Iterator[Finding]:
         """The five cases in order; after a failed write the others are not tried."""
@@ -123,6 +125,10 @@ class Examination:
                 detail, hint = str(wrong), wrong.hint
             except ClientError as error:
                 detail, hint = f"{error.message} [{error.reason}]", error.hint
+                if not self.target and error.reason == "PERMISSION_DENIED":
+                    self.denied = True
+                    advice = "Say where it may read, write and forget: -n TENANT/AGENT"
+                    hint = f"{hint} {advice}".strip()
             yield Finding(name, ok, by, (time.perf_counter() - start) * 1000, detail, hint)
 
     def clean_up(self) -> int:

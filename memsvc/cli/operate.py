@@ -9,6 +9,7 @@ import click
 import yaml
 
 from memsvc.cli import options
+from memsvc.cli.failures import Failure
 from memsvc.cli.output import clean, count, emit_json, size
 from memsvc.client import ClientError, to_plain
 from memsvc.domain.types import Namespace
@@ -110,7 +111,7 @@ def inspect(
 ) -> None:
     """Look inside: log, segments, partitions, or what happened to one memory.
 
-    Needs the admin right.
+    Needs the admin right. Without --json only what was asked for is shown.
 
     \b
     Examples:
@@ -130,7 +131,40 @@ def inspect(
     if as_json:
         emit_json(facts)
         return
-    click.echo(clean_yaml(facts), nl=False)
+    click.echo(clean_yaml(asked_for(facts, where, verify, log_tail, memory_id)), nl=False)
+
+
+def asked_for(
+    facts: dict[str, Any], where: Namespace | None, verify: bool, log_tail: int, memory_id: str
+) -> dict[str, Any]:
+    """The part of the facts that the options name, all of them when they name none."""
+    if memory_id and not facts.get("memory", True):
+        raise Failure(f"nothing is known of a memory {memory_id}", hint="see the id and namespace")
+    if where and facts.get("partition", True) is None:
+        name = f"{where.tenant}/{where.agent}"
+        raise Failure(f"there is no agent {name}", hint="see memsvc tenant list")
+    wanted: dict[str, object] = {"memory": memory_id}
+    if not memory_id:
+        wanted = {"partition": where, "log": log_tail, "damaged_found": where and verify}
+    asked = {key: facts[key] for key, want in wanted.items() if want and key in facts}
+    shown: dict[str, Any] = _readable(asked or facts)
+    return shown
+
+
+def utc(time_ms: int) -> str:
+    """A time as in a log."""
+    seconds, ms = divmod(time_ms, 1000)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{ms:03}Z"
+
+
+def _readable(facts: Any) -> Any:
+    """Facts with times for people."""
+    if isinstance(facts, dict):
+        return {
+            key: utc(value) if key == "time" and isinstance(value, int) else _readable(value)
+            for key, value in facts.items()
+        }
+    return [_readable(one) for one in facts] if isinstance(facts, list) else facts
 
 
 def clean_yaml(facts: dict[str, Any]) -> str:
@@ -224,6 +258,7 @@ def reload(target: options.Target, as_json: bool) -> None:
     if as_json:
         emit_json(to_plain(answer))
         return
-    click.echo(f"{count(len(answer.changed), 'setting')} changed {', '.join(answer.changed)}")
+    names = f": {', '.join(answer.changed)}" if answer.changed else ""
+    click.echo(f"{count(len(answer.changed), 'setting')} changed{names}")
     if answer.needs_restart:
         click.echo(f"a restart is needed for: {', '.join(answer.needs_restart)}")

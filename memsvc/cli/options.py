@@ -25,7 +25,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)?")
 _MS: Final = {
-    "": 1,
     "ms": 1,
     "s": 1_000,
     "m": 60_000,
@@ -110,6 +109,8 @@ def connection(command: F) -> F:
         token_header: str,
         **kwargs: Any,
     ) -> Any:
+        if bool(cert_file) != bool(key_file):
+            raise click.UsageError("--cert-file and --key-file go together")
         wants_tls = tls or ca_file or cert_file or server_name
         target = Target(
             address,
@@ -135,13 +136,14 @@ def namespace_value(text: str) -> Namespace:
 
 
 def duration(text: str) -> int:
-    """ "90s", "15m", "12h", "30d", "2w" as milliseconds; a bare number is milliseconds."""
+    """ "90s", "15m", "12h", "30d", "2w" as milliseconds. A bare number but 0 is refused: who
+    writes 7 may mean days."""
     match = _DURATION.fullmatch(text)
-    if match is None:
+    if match is None or (match[2] is None and float(match[1])):
         raise click.BadParameter(
             f"expected a duration as in 90s, 15m, 12h, 30d or 2w, not {text!r}"
         )
-    return round(float(match[1]) * _MS[match[2] or ""])
+    return round(float(match[1]) * _MS[match[2] or "ms"])
 
 
 def time_ms(text: str) -> int:

@@ -68,7 +68,10 @@ class Tls:
     """Name to expect in the server's certificate instead of the host in the address."""
 
     def credentials(self) -> grpc.ChannelCredentials:
-        """For grpc.secure_channel. OSError when a file cannot be read."""
+        """For grpc.secure_channel. OSError when a file cannot be read, ValueError when one of
+        cert_file and key_file is missing (gRPC would abort the process)."""
+        if bool(self.cert_file) != bool(self.key_file):
+            raise ValueError("cert_file and key_file go together")
 
         def read(path: str) -> bytes | None:
             return Path(path).read_bytes() if path else None

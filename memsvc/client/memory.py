@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from enum import IntEnum
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from memsvc.client.admin import AdminClient
 from memsvc.client.connection import (
@@ -125,7 +126,7 @@ class MemoryClient:
             top_k=top_k,
             min_score=min_score,
             filters=None if filters is None else any_filter(filters),
-            mode=pb.Mode.ValueType(mode),
+            mode=pb.Mode.ValueType(_member(Mode, mode)),
             ef_search=ef_search,
             min_position=min_position,
             embedding=self.embedding,
@@ -189,7 +190,7 @@ class MemoryClient:
             request_id="" if validate_only else _request_id(request_id),
             ids=ids,
             filters=None if filters is None else any_filter(filters),
-            mode=pb.ForgetMode.ValueType(mode),
+            mode=pb.ForgetMode.ValueType(_member(ForgetMode, mode)),
             factor=factor,
             validate_only=validate_only,
             reason=reason,
@@ -216,6 +217,16 @@ class MemoryClient:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+E = TypeVar("E", bound=IntEnum)
+
+
+def _member(kind: type[E], given: E) -> E:
+    """The value itself; TypeError for a name as text, which HTTP takes and Python does not."""
+    if isinstance(given, str):
+        raise TypeError(f"mode: expected {kind.__name__}.{given.upper()}, not {given!r}")
+    return given
 
 
 def _request_id(given: str | None) -> str:

@@ -139,7 +139,8 @@ def parse_tokens(text: str, source: str) -> tuple[TokenEntry, ...]:
         entries = TokensFile.model_validate(document).tokens
     except ValidationError as error:
         problems = "; ".join(
-            f"{'.'.join(str(part) for part in one['loc']) or 'file'}: {one['msg']}"
+            f"{'.'.join(str(part) for part in one['loc']) or 'file'}: "
+            f"{one['msg'].removeprefix('Value error, ')}"
             for one in error.errors(include_url=False, include_input=False)
         )
         raise TokensFileError(f"{source}: {problems}") from None

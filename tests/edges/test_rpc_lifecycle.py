@@ -71,10 +71,7 @@ def test_deadline_that_has_passed_does_no_work(edge: Edge, client: Client) -> No
     assert code(lambda: client.memory.Write(WRITE, timeout=-1)) is (
         grpc.StatusCode.DEADLINE_EXCEEDED
     )
-    assert code(lambda: client.memory.Write(WRITE, timeout=0.000001)) is (
-        grpc.StatusCode.DEADLINE_EXCEEDED
-    )
-    # Whatever came of them came before this call.
+    # Whatever came of it came before this call. (A deadline ahead, however near, may be kept.)
     assert client.memory.Query(QUERY, timeout=5).items
     until(lambda: edge.pool.pending == 0, 5, "an empty pool")
     assert [type(a).__name__ for a in edge.api.asked] == ["QueryRequest"]

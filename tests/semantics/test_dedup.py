@@ -1,4 +1,4 @@
-"""A dedup_key stores one memory, whatever happens around it (S7)."""
+"""A dedup_key stores one memory, whatever happens around it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Forget: by ids, by filter, previewed, hard and by decay (S9)."""
+"""Forget: by ids, by filter, previewed, hard and by decay."""
 
 from __future__ import annotations
 

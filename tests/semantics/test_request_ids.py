@@ -1,4 +1,4 @@
-"""A request_id is answered once, and remembered for 24 hours (S6)."""
+"""A request_id is answered once, and remembered for 24 hours."""
 
 from __future__ import annotations
 

@@ -65,6 +65,17 @@ def test_only_its_own_memories_are_erased(by_words: Commands) -> None:
     ]
 
 
+def test_a_token_that_may_not_write_there_is_told_to_give_a_namespace(by_words: Commands) -> None:
+    by_words.service.hook = lambda call, request, context: (
+        refuse(context, grpc.StatusCode.PERMISSION_DENIED, "no right", reason="PERMISSION_DENIED")
+        if call in {"Write", "Forget"}
+        else None
+    )
+    code, report = examine(by_words)
+    assert code == 1 and report["cleanup"] == "done"
+    assert "-n TENANT/AGENT" in report["cases"][0]["hint"]
+
+
 def test_a_service_that_does_not_forget_is_found_out(by_words: Commands) -> None:
     by_words.service.forgets = False
     code, report = examine(by_words)

@@ -178,6 +178,8 @@ def test_decay_needs_no_question_and_passes_its_factor(memsvc: Commands) -> None
         ("write", "-n", "a/b", "x", "--ts", "2026-01-01"),
         ("write", "-n", "a/b", "x", "--ts", "1700000000"),
         ("write", "-n", "a/b", "x", "--ttl", "soon"),
+        ("write", "-n", "a/b", "x", "--ttl", "7"),
+        ("query", "-n", "a/b", "x", "--cert-file", "me.pem"),
         ("write", "-n", "a/b", "x", "--importance", "2"),
         ("write", "-n", "a/b", "x", "y", "--summary", "s"),
         ("write", "-n", "a/b", "x", "--attr", "novalue"),

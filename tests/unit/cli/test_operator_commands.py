@@ -12,7 +12,10 @@ import pytest
 
 from memsvc.cli import COMMANDS
 from memsvc.cli.dedup import normalised
+from memsvc.cli.failures import Failure
+from memsvc.cli.operate import asked_for
 from memsvc.cli.output import age, clean, cut, size, width
+from memsvc.domain.types import Namespace
 from memsvc.service.tokens import TokenStore
 from tests.unit.cli.support import Commands
 
@@ -55,6 +58,20 @@ def test_inspect_degrade_maintain_and_reload_say_what_they_did(memsvc: Commands)
     assert memsvc.run("maintain").exit_code == 2
     reloaded = memsvc.run("reload").stdout
     assert "log.level" in reloaded and "server.workers" in reloaded
+
+
+def test_inspect_shows_what_was_asked_for_and_says_when_there_is_none() -> None:
+    entry = {"position": 7, "time": 1_700_000_000_123}
+    facts = {"memories": 3, "partition": {"rows": 2}, "memory": [entry], "log": [entry]}
+    where = Namespace("acme", "bot")
+    assert asked_for(facts, where, False, 0, "") == {"partition": {"rows": 2}}
+    told = asked_for(facts, where, False, 0, "m1")
+    assert told == {"memory": [{"position": 7, "time": "2023-11-14T22:13:20.123Z"}]}
+    assert set(asked_for(facts, None, True, 0, "")) == set(facts)
+    with pytest.raises(Failure, match="no agent acme/bot"):
+        asked_for({"partition": None}, where, False, 0, "")
+    with pytest.raises(Failure, match="m1"):
+        asked_for({"partition": {}, "memory": []}, where, False, 0, "m1")
 
 
 def test_a_token_made_here_opens_the_service_and_a_revoked_one_does_not(

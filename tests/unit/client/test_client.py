@@ -121,6 +121,16 @@ def test_unset_options_are_left_to_the_service(client: MemoryClient, running: Ru
     assert request.HasField("min_score") and request.rank.HasField("max_per_topic")
 
 
+def test_mode_as_text_is_refused_with_the_name_to_use(client: MemoryClient) -> None:
+    with pytest.raises(TypeError, match=r"Mode\.HYBRID"):
+        client.query(NS, text="x", mode="hybrid")  # type: ignore[arg-type]
+
+
+def test_certificate_without_its_key_does_not_abort_the_process() -> None:
+    with pytest.raises(ValueError, match="go together"):
+        MemoryClient("localhost:1", tls=Tls(cert_file="me.pem"))
+
+
 def test_browse_goes_through_all_pages(client: MemoryClient) -> None:
     client.write(NS, [NewMemory(f"n {i}", metadata=Metadata(ts=i)) for i in range(25)])
     found = list(client.browse(NS, filters={"ts": {"gte": 5}}, page_size=4))
