@@ -45,6 +45,8 @@ REFUSING_S: Final = 1.0
 QUIET_S: Final = 0.25
 """Time without a new call after which it closes."""
 METADATA_BYTES: Final = 16_384
+STREAMS_LEAST: Final = 512
+"""Calls at a time that every connection takes, to answer or refuse them."""
 
 _log = logging.getLogger("memsvc.rpc")
 
@@ -206,7 +208,7 @@ def _channel_options(options: RpcOptions) -> list[tuple[str, int]]:
         # the connections with it.
         ("grpc.so_reuseport", 0),
         ("grpc.max_allowed_incoming_connections", options.max_connections),
-        ("grpc.max_concurrent_streams", max(100, options.max_connections)),
+        ("grpc.max_concurrent_streams", max(512, options.max_connections)),
         ("grpc.max_connection_idle_ms", IDLE_MS),
         ("grpc.max_connection_age_ms", AGE_MS),
         ("grpc.max_connection_age_grace_ms", AGE_GRACE_MS),
