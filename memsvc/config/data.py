@@ -132,8 +132,9 @@ class Storage(Section):
     )
     seal_rows: int = key(
         5000,
-        "Recent rows of a partition at which they become a segment with a graph. Below it "
-        "search is exact; larger values make writing cheaper and search slower.",
+        "Recent rows of a partition at which they become a segment, with a graph when 4,000 of "
+        "them have a vector. Below it search is exact; larger values make writing cheaper and "
+        "search slower.",
         reload=True,
         unit="rows",
         ge=1,
