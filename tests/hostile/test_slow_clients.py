@@ -51,6 +51,13 @@ def edge_connections(server: HttpServer) -> int:
     return len(server._server.server_state.connections)
 
 
+def begun(server: HttpServer) -> bool:
+    """Whether the server has read the head of a request."""
+    assert server._server is not None
+    connections = server._server.server_state.connections
+    return any(isinstance(c, protocol.Protocol) and not c._idle for c in connections)
+
+
 def status(server: HttpServer) -> bytes:
     with connected(server, HEAD + BODY) as opened:
         return opened.recv(100)[9:12]
@@ -76,6 +83,8 @@ def test_connections_that_ask_for_nothing_do_not_keep_others_out(edge: Edge, fir
 def test_running_requests_are_not_ended_to_make_room(edge: Edge) -> None:
     with http_server(edge, max_connections=3) as server, ExitStack() as stack:
         slow = stack.enter_context(connected(server, HEAD + BODY[:-1]))
+        # A crowd that comes at once is let in before the first of it is read.
+        until(lambda: begun(server), 30, "the head to be read", every=0.01)
         for _ in range(3 * PLACES):
             stack.enter_context(connected(server))
         slow.sendall(BODY[-1:])
