@@ -228,7 +228,8 @@ class Metadata(_message.Message):
     @_builtins.property
     def attributes(self) -> _containers.MessageMap[_builtins.str, Global___Value]:
         """Further typed values by name: at most 32, names 1 to 64 bytes of [A-Za-z0-9_.-].
-        Those named in the setting index.attributes get a column and filter fast.
+        Those named in the setting index.attributes, and others up to
+        index.attribute_columns, get a column and filter fast.
         """
 
     def __init__(
