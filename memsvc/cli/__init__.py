@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from typing import Any, Final
 
 import click
@@ -39,6 +40,10 @@ class LazyGroup(click.Group):
         place = COMMANDS.get(cmd_name)
         if place is None:
             return None
+        if cmd_name != "serve":
+            # gRPC tells of failed handshakes in lines of its own; the error here says the same.
+            # It looks once, when it is imported. The server's log is left as it is.
+            os.environ.setdefault("GRPC_VERBOSITY", "NONE")
         module, _, name = place.partition(":")
         command: click.Command = getattr(importlib.import_module(module), name)
         return command
