@@ -22,7 +22,8 @@ from memsvc.service.search.vector import Check
 BESIDE_THREADS: Final = 4
 """Threads that scan beside the calls' own: tails while those search graphs, halves of scans."""
 SLOTS_MORE: Final = 1
-"""Queries that search at once beyond the number of cores: while one waits for the disk."""
+"""Queries that search at once beyond the number of cores: while one waits for the disk, and so
+that one agent never has all places."""
 
 TOO_LATE: Final = Degraded(DegradedLevel.TIMEOUT, "TIMEOUT")
 
@@ -34,7 +35,7 @@ class Searcher:
         self._views = views
         self.settings = settings
         self._book = book
-        self._slots = Slots(_cores() + SLOTS_MORE)
+        self._slots = Slots(_cores() + SLOTS_MORE, each=_cores())
         self._beside = ThreadPoolExecutor(BESIDE_THREADS, "memsvc-search")
 
     def close(self) -> None:
@@ -55,8 +56,9 @@ class Searcher:
                 raise OutOfTime
             return min(left, control.remaining())
 
+        who = (plan.request.namespace.tenant, plan.request.namespace.agent)
         try:
-            self._slots.enter(check)
+            self._slots.enter(check, who)
         except OutOfTime:
             with self._views.store.read() as snapshot:
                 position = format_position(snapshot.store_id, snapshot.epoch, snapshot.position)
@@ -64,7 +66,7 @@ class Searcher:
         try:
             return self._answer(plan, check)
         finally:
-            self._slots.leave()
+            self._slots.leave(who)
 
     def _answer(self, plan: Plan, check: Check) -> QueryAnswer:
         namespace = plan.request.namespace

@@ -65,6 +65,43 @@ def test_a_place_given_to_who_just_gave_up_goes_on_to_the_next() -> None:
     assert (slots.taken, slots.waiting) == (0, 0)
 
 
+def test_one_agent_never_has_all_places() -> None:
+    slots = Slots(3, each=2)
+    slots.enter(patient, "busy")
+    slots.enter(patient, "busy")
+    waiting = threading.Thread(target=slots.enter, args=(patient, "busy"))
+    waiting.start()
+    until(lambda: slots.waiting == 1)
+    slots.enter(patient, "other")
+    slots.leave("other")
+    assert (slots.taken, slots.waiting) == (2, 1)
+    slots.leave("busy")
+    waiting.join()
+    assert (slots.taken, slots.waiting) == (2, 0)
+
+
+def test_an_agent_without_a_place_goes_before_the_queue_of_another() -> None:
+    slots, order = Slots(2, each=2), []
+    slots.enter(patient, "busy")
+    slots.enter(patient, "busy")
+
+    def ask(who: str) -> None:
+        slots.enter(patient, who)
+        order.append(who)
+
+    threads = [threading.Thread(target=ask, args=(who,)) for who in ("busy", "busy", "other")]
+    for number, thread in enumerate(threads, 1):
+        thread.start()
+        until(lambda number=number: slots.waiting == number)
+    slots.leave("busy")
+    until(lambda: order == ["other"])
+    slots.leave("busy")
+    slots.leave("busy")
+    for thread in threads:
+        thread.join()
+    assert order == ["other", "busy", "busy"]
+
+
 def test_many_threads_never_hold_more_than_there_are() -> None:
     slots, inside, most = Slots(3), 0, 0
     lock = threading.Lock()
