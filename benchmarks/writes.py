@@ -285,7 +285,7 @@ def _missing(server: Server, requests: Requests, rows: Any) -> tuple[int, float,
 
 def _not_found(server: Server, requests: Requests, rows: Any) -> tuple[Any, int]:
     """Those of the rows that their own vector does not find; and how many answers were
-    empty because time ran out (S26), after which they were asked for again."""
+    empty because time ran out, after which they were asked for again."""
     lost = []
     late = 0
     for low in range(0, len(rows), ASKED_AT_ONCE):

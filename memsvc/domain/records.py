@@ -76,7 +76,7 @@ def unpack_state(data: bytes | memoryview) -> State:
 
 
 def status_at(status: int, expires_at: int, now_ms: int) -> Status:
-    """Status with expiry counted in (S25): one state machine for every path."""
+    """Status with expiry counted in: one state machine for every path."""
     if status == Status.ACTIVE and 0 < expires_at <= now_ms:
         return Status.EXPIRED
     return STATUSES[status]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from memsvc.domain.types import RankOptions
 
 TOKEN_OVERHEAD = 8
-"""Tokens counted for each injected item beside its summary (S43)."""
+"""Tokens counted for each injected item beside its summary."""
 
 
 def half_life_factor(age_ms: float, half_life_ms: float) -> float:
@@ -27,7 +27,7 @@ def effective_importances(
     now_ms: int,
     half_life_ms: int,
 ) -> NDArray[np.float64]:
-    """Importance after decay (S20), shape (n,) as the arguments: halves every
+    """Importance after decay, shape (n,) as the arguments: halves every
     ``half_life_ms`` since a memory arrived or was last recalled (``recalled_at``), or was said
     again later than that (``ts``). ``half_life_ms`` 0 = no decay. An imported memory does not
     arrive decayed."""
@@ -49,7 +49,7 @@ def estimate_tokens(text: str) -> int:
 
 
 def rank_score(options: RankOptions, similarity: float, importance: float, age_ms: int) -> float:
-    """The weighted sum of S43; importance is the effective one, age counts from ts."""
+    """The weighted sum; importance is the effective one, age counts from ts."""
     return (
         options.similarity_weight * similarity
         + options.importance_weight * importance

@@ -190,7 +190,7 @@ class WriteAnswer:
 
 @dataclass(frozen=True, slots=True)
 class RankOptions:
-    """Weights and limits of the re-ranking on the server (S43)."""
+    """Weights and limits of the re-ranking on the server."""
 
     similarity_weight: float = 0.60
     importance_weight: float = 0.25

@@ -36,7 +36,7 @@ SERVICES: Final = ("", MEMORY_SERVICE, ADMIN_SERVICE)
 """Names that the health service knows; "" is the whole server."""
 
 IDLE_MS: Final = 300_000
-"""A connection without calls is closed after this; clients replace theirs earlier (S37)."""
+"""A connection without calls is closed after this; clients replace theirs earlier."""
 AGE_MS: Final = 3_600_000
 """A connection is replaced after this, so that load spreads over new nodes."""
 AGE_GRACE_MS: Final = 30_000
@@ -216,7 +216,7 @@ def _channel_options(options: RpcOptions) -> list[tuple[str, int]]:
         ("grpc.keepalive_time_ms", 60_000),
         ("grpc.keepalive_timeout_ms", 20_000),
         ("grpc.keepalive_permit_without_calls", 1),
-        # Clients may probe every 10 seconds or less often; S37 wants every 30.
+        # Clients may probe every 10 seconds or less often; every 30 is usual.
         ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
         ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
         ("grpc.max_metadata_size", METADATA_BYTES),

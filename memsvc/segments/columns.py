@@ -203,7 +203,7 @@ class ColumnBuilder:
         columns = {
             field: Column(codes.view(n), self._dictionaries[field])
             # Copied at one stroke: meanwhile a row may bring an attribute.
-            for field, codes in tuple(self._codes.items())
+            for field, codes in self._codes.copy().items()
         }
         ids, state = self._ids.view(n), self._state.view(n)
         rows, complete = self._rows.view(n), self._complete

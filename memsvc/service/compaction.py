@@ -1,7 +1,7 @@
 """Replacing the database file by a compacted copy, while the node serves.
 
 LMDB keeps the bytes of deleted values in free pages. Only a compacted copy is rid of them,
-so erasure ends here (S52). The copy is made by the builder from one snapshot; the entries
+so erasure ends here. The copy is made by the builder from one snapshot; the entries
 written meanwhile are then applied to it by the very function that applied them here, and
 the two digests must agree before the files are swapped. A crash at any point leaves the
 old file in place (see Store._recover_swap).

@@ -1,7 +1,7 @@
 """How far the node is below its full service: by hand, or by its own checks.
 
 A pure state machine. A bad check lowers the node at once; it comes back only after ten
-good checks in a row, one a second, so that it does not flap (S29). A level forced by hand
+good checks in a row, one a second, so that it does not flap. A level forced by hand
 holds until it is given back.
 """
 

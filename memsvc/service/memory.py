@@ -47,7 +47,7 @@ from memsvc.store.writer import Writer
 
 T = TypeVar("T")
 FALLBACK_TOP_K = 20
-"""What top_k is lowered to at level FALLBACK (S27)."""
+"""What top_k is lowered to at level FALLBACK."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +193,7 @@ class MemoryService:
                 return empty_answer(plan, self._position(), forced)
             answer = self._searcher.answer(plan, control)
             if request.rank is not None and not request.include.explain:
-                # To explain is to look at the ranking, not to use what it finds (S20).
+                # To explain is to look at the ranking, not to use what it finds.
                 self._recalls.add(request.namespace, [h.id for hits in answer.lists for h in hits])
             return answer
 

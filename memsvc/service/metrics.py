@@ -1,4 +1,4 @@
-"""Prometheus metrics of a node: what S34 alerts on, and what explains it.
+"""Prometheus metrics of a node: what alerts look at, and what explains it.
 
 No label ever holds a namespace, a token or anything else a caller chooses: their number is
 unbounded, and metrics are read by people who may not read memories.
@@ -59,7 +59,7 @@ _MAX_REASONS = 60
 _MEDIAN_WINDOW = 10_000
 _MEDIAN_CHECK_EVERY = 1_000
 INFLATED_MEDIAN: Final = 0.6
-"""A median importance above it is warned of (S14)."""
+"""A median importance above it is warned of."""
 
 _log = logging.getLogger(__name__)
 

@@ -180,7 +180,7 @@ class Node:
     # -- life --------------------------------------------------------------------------
 
     def apply(self, settings: Settings) -> None:
-        """Takes the settings that may change while running (S21)."""
+        """Takes the settings that may change while running."""
         self.settings = settings
         self.memory.settings = call_settings(settings)
         self.searcher.settings = search_settings(settings)

@@ -1,4 +1,4 @@
-"""Checks before a node serves: the settings fit the store, and the index works (S32).
+"""Checks before a node serves: the settings fit the store, and the index works.
 
 The index is tried on a scratch file, never in the log.
 """

@@ -10,7 +10,7 @@ from memsvc.replication.v1 import log_pb2 as pb
 
 
 class UnknownFormat(Exception):
-    """A log entry of a later version: this node must stop, never skip it (S53)."""
+    """A log entry of a later version: this node must stop, never skip it."""
 
 
 def encode(entry: Entry) -> bytes:

@@ -24,7 +24,7 @@ def shown_summary(summary: str, content: str) -> str:
 
 
 def keyword_text(summary: str, content: str) -> str:
-    """What words are searched in (S24): the summary, or the content when ``summary`` is
+    """What words are searched in: the summary, or the content when ``summary`` is
     only its beginning."""
     if content and summary == content[: limits.SUMMARY_FALLBACK_CHARS]:
         return content

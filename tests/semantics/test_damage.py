@@ -1,4 +1,4 @@
-"""Damaged segment files: right answers from what is left, marked, and built anew (S28)."""
+"""Damaged segment files: right answers from what is left, marked, and built anew."""
 
 from __future__ import annotations
 

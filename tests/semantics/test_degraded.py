@@ -1,4 +1,4 @@
-"""Levels forced by hand and found by checks, and what answers say of them (S26-S29)."""
+"""Levels forced by hand and found by checks, and what answers say of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Touches, recalls, decay and times (S14, S20)."""
+"""Touches, recalls, decay and times."""
 
 from __future__ import annotations
 

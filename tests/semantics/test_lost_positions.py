@@ -1,4 +1,4 @@
-"""Positions that a lazy node told and then lost are never answered for (S17)."""
+"""Positions that a lazy node told and then lost are never answered for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tenants and agents never see each other; sessions are no border (S10, S24)."""
+"""Tenants and agents never see each other; sessions are no border."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Positions, waiting for them, and when a write is acknowledged (S17)."""
+"""Positions, waiting for them, and when a write is acknowledged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole tenants: list, export, erase (S51)."""
+"""Whole tenants: list, export, erase."""
 
 from __future__ import annotations
 

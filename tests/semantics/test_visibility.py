@@ -1,4 +1,4 @@
-"""One state machine in every path (S25): status × expiry × way of access × review right."""
+"""One state machine in every path: status × expiry × way of access × review right."""
 
 from __future__ import annotations
 

@@ -196,7 +196,7 @@ class Execution:
         bm25 = words.of(number, local)
         if query is not None and self._plan.mode is Mode.HYBRID:
             scores = fuse(bm25, words.bound, sims).astype(np.float32)
-            # Keyword hits are exempt from min_score (S8).
+            # Keyword hits are exempt from min_score.
             keep = (bm25 > 0) | (sims >= self._least)
             local, sims, bm25, scores = local[keep], sims[keep], bm25[keep], scores[keep]
         else:

@@ -2,7 +2,7 @@
 
 Statistics count exactly the rows that are active at the position (for a reviewer who asks
 for other statuses: all that are stored), summed over all parts, so neither another tenant nor
-the layout of segments moves a score (S24).
+the layout of segments moves a score.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class Mutable:
         )
 
     def visible(self, now_ms: int) -> tuple[Mask, int]:
-        """Rows that are active and not past their expiry (S25), and how many."""
+        """Rows that are active and not past their expiry, and how many."""
         if now_ms < self.first_expiry:
             return self.live, self.live_count
         mask = self.live & ((self.expires_at == 0) | (self.expires_at > now_ms))

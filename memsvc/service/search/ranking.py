@@ -1,4 +1,4 @@
-"""Rank: which hits are kept, and in what order (S43)."""
+"""Rank: which hits are kept, and in what order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from memsvc.store import heads
 def rank_hits(
     hits: list[Hit], stand_ins: list[float], options: RankOptions, at_ms: int
 ) -> list[Hit]:
-    """The hits that Rank keeps, best first, with their rank scores (S43)."""
+    """The hits that Rank keeps, best first, with their rank scores."""
     parsed = [heads.parse_head(hit.head) for hit in hits]
     scored = [
         (

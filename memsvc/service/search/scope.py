@@ -33,7 +33,7 @@ class Reader:
     @property
     def sees_hidden(self) -> bool:
         """Whether rows that are not active may be returned: only to a reviewer who filters
-        by status (S25)."""
+        by status."""
         return self.all_statuses or (self.may_review and mentions(self.filters, "status"))
 
     def sees(self, state: State) -> bool:

@@ -19,7 +19,7 @@ _LOOK_S: Final = 0.1
 
 
 class OutOfTime(Exception):
-    """query.timeout_ms has passed: the answer will be empty and marked (S26)."""
+    """query.timeout_ms has passed: the answer will be empty and marked."""
 
 
 @dataclass(slots=True, eq=False)

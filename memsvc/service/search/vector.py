@@ -266,7 +266,7 @@ class VectorSearch:
         return None, plan.why
 
     def _from_records(self, part: Part, scope: Scope, k: int) -> Found:
-        """Exact scan of the stored vectors, for a segment whose files are unusable (S28)."""
+        """Exact scan of the stored vectors, for a segment whose files are unusable."""
         if not len(part):
             return Found(np.empty(0, np.int64), np.empty(0, np.float32), True)
         lo, hi = int(part.rows[0]), int(part.rows[-1]) + 1

@@ -185,7 +185,7 @@ class PartitionHolder:
                 self._on_damage(meta, tuple(segment.damaged))
         rows = segment.row_numbers
         if rows is None:
-            # No file is sound: the rows are still in the records (S28).
+            # No file is sound: the rows are still in the records.
             rows, states = snapshot.state_range(self._number, meta.row_lo, meta.row_hi)
         elif segment.columns is not None:
             states = segment.columns.state

@@ -87,7 +87,7 @@ def test_every_metric_of_the_alert_rules_exists(metrics: Metrics) -> None:
             else:
                 alerts.add(rule["alert"])
                 assert set(rule["annotations"]) == {"summary", "action"}
-    # One alert for each line of S34, at the least.
+    # One alert for each thing an operator must hear of, at the least.
     assert alerts >= {
         "MemsvcWriteSlow",
         "MemsvcRecallSlow",
