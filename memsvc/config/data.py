@@ -171,7 +171,7 @@ class Index(Section):
     ef_construction: int = key(
         200,
         "Candidates looked at when a row is linked. More: better recall, slower building. In a "
-        "segment of fewer than 50,000 vectors, which is soon merged, at most 100. Applies to "
+        "segment of fewer than 10,000 vectors, which is soon merged, at most 100. Applies to "
         "segments built from then on.",
         reload=False,
         unit="rows",

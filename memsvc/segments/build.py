@@ -44,7 +44,7 @@ _SHARE_OF_GRAPHS: Final = 0.65
 
 GRAPH_MIN_ROWS: Final = 4_000
 """Vectors from which on a graph is quicker to search than the rows are to scan."""
-SMALL_ROWS: Final = 50_000
+SMALL_ROWS: Final = 10_000
 """Vectors below which a graph is soon merged away, so that time in building it is lost."""
 SMALL_EF: Final = 100
 """The most ef_construction such a graph is built with."""

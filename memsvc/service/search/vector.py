@@ -36,6 +36,11 @@ RECORD_US = 12.0
 (some 85,000 a second); decides whether that can still meet the time limit."""
 RECORD_SHARE = 0.7
 
+BROADER = 2
+"""Candidates taken from a graph for each one of ef_search, all scored exactly. Vectors of real
+texts lie close together: of 12,813 conversation chunks, 512-d, i8, ef_search 64, 0.976 of the ten
+nearest were among 64 candidates, 0.992 among 128."""
+
 GLANCE_LEAST = 24
 GLANCE_SHARE = 3 / 8
 """Breadth of the search of a graph of which little is expected, since k better rows are known from
@@ -245,7 +250,7 @@ class VectorSearch:
     ) -> tuple[tuple[Index, Sims] | None, str]:
         """Candidates from the graph with their rough cosines, or None when an exact scan is the
         better way."""
-        rows = graph.vectors
+        rows, ef = graph.vectors, BROADER * ef
         plan = first_plan(rows, matching, k, ef, costs)
         asked = max(plan.count, min(ef, rows))
         while plan.count:
