@@ -180,8 +180,8 @@ class Index(Section):
     )
     ef_search: int = key(
         64,
-        "Candidates looked at by a search; a request may set its own. More: better recall, "
-        "slower. `make bench` draws the curve.",
+        "Breadth of a search through a graph; twice as many candidates are scored exactly. A "
+        "request may set its own. More: better recall, slower. `make bench` draws the curve.",
         reload=True,
         unit="rows",
         ge=1,

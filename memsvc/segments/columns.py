@@ -193,17 +193,20 @@ class ColumnBuilder:
                 self._complete = False
                 return
             field = ATTRIBUTE_PREFIX + name
-            self._dictionaries[field] = GrowingDictionary()
-            self._codes[field] = Growing.filled(_CODE, len(self._rows), -1)
+            # New mappings: whoever takes a snapshot walks over the old ones. No way of copying a
+            # dict is one step, since it may collect garbage in between.
+            self._dictionaries = {**self._dictionaries, field: GrowingDictionary()}
+            column = Growing.filled(_CODE, len(self._rows), -1)
+            self._codes = {**self._codes, field: column}
             self._attributes[name] = None
 
     def snapshot(self, count: int | None = None) -> ColumnSet:
         """The first ``count`` rows (all when None); later appends do not change it."""
         n = len(self._rows) if count is None else count
+        held = self._codes
+        dictionaries = self._dictionaries  # after the codes: it has all of theirs
         columns = {
-            field: Column(codes.view(n), self._dictionaries[field])
-            # Copied at one stroke: meanwhile a row may bring an attribute.
-            for field, codes in self._codes.copy().items()
+            field: Column(codes.view(n), dictionaries[field]) for field, codes in held.items()
         }
         ids, state = self._ids.view(n), self._state.view(n)
         rows, complete = self._rows.view(n), self._complete
