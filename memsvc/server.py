@@ -220,7 +220,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         overrides = _overrides(options.set)
         effective = load(options.config, os.environ, overrides)
     except ConfigError as error:
-        print(f"memsvc: {error}", file=sys.stderr)  # noqa: T201
+        print(f"memsvc: {error}", file=sys.stderr)  # noqa: T201  (no log yet)
         return EXIT_CONFIG
     logs.configure(effective.settings.log.level, effective.settings.log.format)
     for key, note in effective.notes.items():

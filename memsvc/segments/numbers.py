@@ -32,7 +32,8 @@ def test_numbers(values: Numbers, test: Test) -> Mask:
     return _within(values, test)
 
 
-# Pytest would take the name for a test when it is imported by one.
+# Pytest would take the name for a test when it is imported by one. (Functions may have
+# attributes; their type does not say so.)
 test_numbers.__test__ = False  # type: ignore[attr-defined]
 
 

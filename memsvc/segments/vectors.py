@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from memsvc.segments.errors import SegmentDamaged
 from memsvc.segments.guarded import GuardedMatrix
-from memsvc.segments.quantise import int8_dots, quantise_one
+from memsvc.segments.quantise import Quantised, int8_dots, quantise_one
 from memsvc.segments.rescore import ANY, Exact, margins, rescored, through_copy
 from memsvc.segments.topk import Index, Sims, best, cosines
 
@@ -116,6 +116,7 @@ class VectorRows:
         floor: float = ANY,
         full_precision: bool = False,
         beside: Executor | None = None,
+        quantised: Quantised | None = None,
     ) -> tuple[Index, Sims]:
         """The k rows most similar to a unit query among the matching ones, best first; rows
         whose cosine is below ``floor`` may be left out.
@@ -124,6 +125,7 @@ class VectorRows:
         called at least every few milliseconds, also by another thread, and may raise to stop;
         a thread of ``beside`` takes half of what is much to read. Returns local rows and their
         cosines, both of shape (min(k, matching rows with a vector),), or fewer with a floor.
+        ``quantised`` is what ``quantise_one`` makes of the query, where that is known.
         Equal cosines are ordered by row. Raises SegmentDamaged.
         """
         vectors = self._matching(match)
@@ -138,7 +140,8 @@ class VectorRows:
 
         best_rows = None
         if not full_precision and k > 0:
-            best_rows = self._through_copy(query, vectors, k, check, exact, floor, beside)
+            known = quantised or quantise_one(query)
+            best_rows = self._through_copy(known, vectors, k, check, exact, floor, beside)
         if best_rows is None:
             found, sims = exact(vectors)
             best_rows = best(sims, found, k)
@@ -147,7 +150,7 @@ class VectorRows:
 
     def _through_copy(
         self,
-        query: NDArray[np.float32],
+        quantised: Quantised,
         vectors: Index | None,
         k: int,
         check: Callable[[], None],
@@ -161,7 +164,7 @@ class VectorRows:
         matching = self.vectors if vectors is None else len(vectors)
         if scan is None or scales is None or not through_copy(matching, k):
             return None
-        query8, query_scale = quantise_one(query)
+        query8, query_scale = quantised
 
         def dots(rows: NDArray[Any], out: NDArray[np.float32]) -> None:
             int8_dots(rows, query8, out)

@@ -12,14 +12,12 @@ from numpy.typing import NDArray
 from memsvc.segments.quantise import Quantised, int8_dots, quantise, quantise_one
 from memsvc.segments.rescore import ANY, rescored, through_copy
 from memsvc.segments.topk import best, cosines
+from memsvc.segments.vectors import DENSE
 
 Index = NDArray[np.int64]
 _FIRST_CHUNK: Final = 16
 _CHUNK: Final = 1_024
 """Fixed chunks scan a little slower than one matrix but never stall to be copied."""
-
-GATHERED_SHARE: Final = 0.4
-"""Share of vectors below which gathering them is cheaper than scoring all."""
 
 
 class Rough(NamedTuple):
@@ -50,19 +48,22 @@ class Extra:
         k: int,
         floor: float = ANY,
         rough: Rough | None = None,
+        quantised: Quantised | None = None,
     ) -> tuple[Index, NDArray[np.float32]]:
         """The k rows most similar to a unit query among those in ``mask`` (of the part's
         rows), best first: rows of the part and their true cosines. Rows below ``floor`` may
-        be left out. ``rough`` is what ``self.rough`` gave, if it was asked before."""
+        be left out. ``rough`` is what ``self.rough`` gave, if it was asked before, and
+        ``quantised`` what ``quantise_one`` makes of the query, where that is known."""
         keep = np.flatnonzero(mask[self.local])
         if k > 0 and through_copy(len(keep), k):
             # Bound by memory: the 8-bit copy first, what it takes for the best in float32.
             everything = len(keep) == self.count
-            rough = self.rough(quantise_one(query)) if rough is None else rough
+            if rough is None:
+                rough = self.rough(quantised or quantise_one(query))
             found = self._through_copy(query, None if everything else keep, k, floor, rough)
             if found is not None:
                 return found
-        if len(keep) < GATHERED_SHARE * self.count:
+        if len(keep) < DENSE * self.count:
             sims = cosines(self.take(keep), query)
         else:
             sims = self.score_all(query)[keep]

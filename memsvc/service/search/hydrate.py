@@ -13,6 +13,7 @@ from memsvc.domain.errors import InvalidArgument, Violation
 from memsvc.domain.records import FLAG_CURRENT, STATE_STRUCT, State, status_at
 from memsvc.domain.scoring import effective_importances
 from memsvc.domain.types import STATUSES, Hit, Include
+from memsvc.service.positions import format_id
 from memsvc.service.search.scope import Reader
 from memsvc.store import keys
 from memsvc.store.snapshot import Snapshot
@@ -144,20 +145,17 @@ def _passing(
         strict=True,
     )
     hits: list[Hit] = []
-    head_at, head_length = keys.HEAD_AT, keys.HEAD_LENGTH.unpack_from
-    # Nothing is called that need not be: this runs forty times in most queries, and a few calls
-    # take as long as reading the record.
+    # Little is called here: this runs forty times in most queries.
     for row, text, visible, score, similarity, word, effective, state in fields:
         if not visible or text is None:
             continue
-        head = text[head_at : head_at + head_length(text)[0]]
+        head = keys.text_head(text)
         if judge and not reader.passes(head, State._make(state)):
             continue
         id_, version, status, _, _, created, updated, ts, expires, _, stored, recalls, _ = state
-        name = id_.hex()
         hits.append(
             Hit(
-                f"{name[:8]}-{name[8:12]}-{name[12:16]}-{name[16:20]}-{name[20:]}",
+                format_id(id_),
                 row,
                 head,
                 score,

@@ -144,7 +144,7 @@ class VectorSearch:
         outside = part.outside(self._generation)
         if outside.count and not found.whole:
             rough = self._rough(part)
-            local, sims = outside.top(self._query, scope.mask, k, floor, rough)
+            local, sims = outside.top(self._query, scope.mask, k, floor, rough, self._quantised)
             if len(found.local):
                 local = np.concatenate((found.local, local))
                 sims = np.concatenate((found.sims, sims))
@@ -215,7 +215,13 @@ class VectorSearch:
         everything = matching == len(part)
         match = None if everything else mask
         local, sims = vectors.scan(
-            self._query, match, k, self._no_result, floor=floor, beside=self._beside
+            self._query,
+            match,
+            k,
+            self._no_result,
+            floor=floor,
+            beside=self._beside,
+            quantised=self._quantised,
         )
         if graph is not None:
             costs.saw_exact(time.perf_counter() - started, matching)
