@@ -342,15 +342,15 @@ class Maintenance:
 
     def _swap(self, number: int, job: Job, meta: SegmentMeta) -> bool:
         root = partition_dir(self._store.data_dir, number)
+        # The next query should not be the one to map the new files.
+        self._views.expect(meta)
         with self._manifest:
             swapped = self._writer.run(lambda txn: txn.swap_segments(number, job.replaces, meta))
         if swapped:
             self.damages.replaced(number, job.replaces)
-            # The next query should not be the one to map the new files, and a view that no
-            # query asks for must not keep the old ones on the disk.
-            settle = getattr(self._views, "settle", None)
-            if settle is not None:
-                settle(number)
+        # A view that no query asks for must not keep the old files on the disk.
+        self._views.settle(number)
+        if swapped:
             # Views that still search them have the files mapped; the space is freed when
             # the last one is gone.
             for name in job.replaces:

@@ -37,7 +37,8 @@ def test_a_query_that_finds_its_segments_merged_away_takes_a_newer_snapshot(
     monkeypatch.setattr(view, "Segment", Merging)
     # This query waits for the merge with the view in hand, which no query does; the merge
     # must not wait for the view in turn.
-    monkeypatch.setattr(type(world.node.views), "settle", lambda *_: None)
+    for waiting in ("expect", "settle"):
+        monkeypatch.setattr(type(world.node.views), waiting, lambda *_: None)
     answer = world.query(**fields)
     assert merged and merged[0] not in str(world.segments())
     assert [h["id"] for h in answer["items"]] == ids

@@ -187,20 +187,24 @@ class ExtraBuilder:
             np.fromiter((local for local, _ in pairs), np.int64, len(pairs)), unit, *quantise(unit)
         )
 
-    def moved(self, old_rows: Index, new_rows: Index) -> ExtraBuilder:
-        """The vectors of those rows that are in ``new_rows`` too, under their places there.
-        Both are ascending row numbers by local row."""
-        numbers = old_rows[self._local]
-        at = np.searchsorted(new_rows, numbers)
-        at = np.minimum(at, max(len(new_rows) - 1, 0))
-        kept = np.flatnonzero(new_rows[at] == numbers) if len(new_rows) else at[:0]
+    def behind(self, skip: int) -> ExtraBuilder:
+        """The vectors of the part's rows from ``skip`` on, under their places there. They are
+        shared, not copied, wherever a stretch of a chunk stays: queries wait for this."""
         fresh = ExtraBuilder(self._dimension)
-        start = 0
+        local, start = self._local - skip, 0
         for chunk, levels, scales in zip(self._chunks, self._levels, self._scales, strict=True):
-            mine = kept[(kept >= start) & (kept < start + len(chunk))]
-            here = mine - start
-            fresh._append(at[mine], chunk[here], levels[here], scales[here])
+            kept = np.flatnonzero(local[start : start + len(chunk)] >= 0)
             start += len(chunk)
+            if not len(kept):
+                continue
+            low, high = int(kept[0]), int(kept[-1]) + 1
+            here = slice(low, high) if high - low == len(kept) else kept
+            fresh._chunks.append(chunk[here])
+            fresh._levels.append(levels[here])
+            fresh._scales.append(scales[here])
+        fresh._local = local[local >= 0]
+        # What is behind the shared rows belongs to the builder they come from.
+        fresh._used = fresh._capacity = len(fresh._local)
         return fresh
 
     def _append(

@@ -46,6 +46,23 @@ class TailFacets:
         self._lock = threading.Lock()
         self._index = TailIndex()
         self._columns = ColumnBuilder(indexed)
+        self._indexed = indexed
+
+    @property
+    def start(self) -> int:
+        """The row from which on the tail is."""
+        return self._start
+
+    def behind(self, start: int) -> TailFacets:
+        """Empty ones for the tail from a later row on."""
+        return TailFacets(self._partition, self._indexed, start)
+
+    def follow(self, other: TailFacets, rows: Index, snapshot: Snapshot) -> None:
+        """Reads of these rows whatever ``other`` has been asked for."""
+        if len(other._index):
+            self.index(rows, snapshot)
+        if len(other._columns):
+            self.columns(rows, snapshot)
 
     @property
     def nbytes(self) -> int:
@@ -204,14 +221,18 @@ class TailBuilder:
         self.next_row = end
         self._publish(np.concatenate((self.part.rows, rows)), self.part.mutable.extended(states))
 
-    def rebased(self, snapshot: Snapshot, start: int) -> TailBuilder:
-        """The tail from a later row on, after the rows before it were sealed. Vectors are
-        taken over; reading and scaling them again would hold up the first query."""
+    def rebased(self, start: int, facets: TailFacets | None = None) -> TailBuilder:
+        """The tail from a later row on, after the rows before it were sealed; its words and
+        fixed columns are in ``facets``, where those were made before. Nothing is read again
+        or copied, which would hold up queries."""
         fresh = TailBuilder(self.partition, self.indexed, self.dimensions, start)
         fresh.next_row = max(start, self.next_row)
-        rows, states = snapshot.state_range(self.partition, start, fresh.next_row)
-        fresh.vectors = {g: b.moved(self.part.rows, rows) for g, b in self.vectors.items()}
-        fresh._publish(rows, EMPTY.extended(states))
+        if facets is not None:
+            fresh.facets = facets
+            fresh.part = replace(fresh.part, facets=facets)
+        skip = int(np.searchsorted(self.part.rows, start))
+        fresh.vectors = {g: b.behind(skip) for g, b in self.vectors.items()}
+        fresh._publish(self.part.rows[skip:], self.part.mutable.tail(skip))
         return fresh
 
     def late(self, snapshot: Snapshot, found: Iterable[tuple[int, int]]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,6 +29,9 @@ DESCRIPTORS_MAX: Final = 14_000
 """File descriptors of all open segments at most: 2,000 segments of one generation. Each
 mapping also takes one of the 65,530 areas a process may have."""
 _RETRY_MS: Final = 1_000
+_ROWS_PREPARED: Final = 32
+_PREPARING_PAUSE_S: Final = 0.004
+"""Words of so many rows take some 1 ms; so it keeps to a fifth of the time."""
 
 
 def descriptors_allowed() -> int:
@@ -89,6 +93,28 @@ class Views:
         with self._lock:
             dropped = self._forget(number)
         del dropped  # unmaps, outside the lock
+
+    def expect(self, meta: SegmentMeta) -> None:
+        """A segment is about to take the place of others, or of rows of the tail: does
+        beforehand, and while queries go on, what the first of them afterwards would have to
+        wait for. Call it with no lock held, and ``settle`` afterwards."""
+        with self._lock:
+            holder = self._holders.get(meta.partition)
+        if holder is None:
+            return
+        try:
+            holder.prepare([meta])
+        except FilesUnavailable:
+            return  # who needs it tries again
+        tail = holder.prepare_tail(meta.row_hi)
+        if tail is None:
+            return
+        facets, like, rows = tail
+        for count in range(_ROWS_PREPARED, len(rows) + _ROWS_PREPARED, _ROWS_PREPARED):
+            with self.store.read() as snapshot:
+                facets.follow(like, rows[:count], snapshot)
+            # It takes the interpreter from queries.
+            time.sleep(_PREPARING_PAUSE_S)
 
     def settle(self, number: int) -> None:
         """Brings the view of a partition, if there is one, up to date after its segments were

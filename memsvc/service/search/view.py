@@ -20,7 +20,7 @@ from memsvc.segments.errors import Damage
 from memsvc.segments.segment import Segment
 from memsvc.service.search.extra import ExtraBuilder
 from memsvc.service.search.mutable import from_states
-from memsvc.service.search.parts import Part, TailBuilder, changed_rows
+from memsvc.service.search.parts import Index, Part, TailBuilder, TailFacets, changed_rows
 from memsvc.store.keys import Partition
 from memsvc.store.snapshot import Change, Snapshot
 from memsvc.text.tokenize import ANALYZER_VERSION
@@ -71,6 +71,7 @@ class PartitionHolder:
         self._tail: TailBuilder | None = None
         self._generations: dict[int, int] = {}
         self._ready: dict[str, Segment] = {}
+        self._next_facets: TailFacets | None = None
         self._sealed_bytes = self._descriptors = 0
 
     @property
@@ -89,9 +90,22 @@ class PartitionHolder:
         FilesUnavailable."""
         with self._lock:
             missing = [meta for meta in metas if meta.name not in self._sealed]
-        opened = {meta.name: self._open(meta) for meta in missing}
+            ready = self._ready
+        opened = {meta.name: ready.get(meta.name) or self._open(meta) for meta in missing}
         with self._lock:
             self._ready = opened
+
+    def prepare_tail(self, start: int) -> tuple[TailFacets, TailFacets, Index] | None:
+        """For when the rows before ``start`` will have been sealed: facets of the tail that
+        is left, to be filled while queries go on with those there are; those; and the rows
+        that will be in it. None when nothing changes for the tail."""
+        with self._lock:
+            tail = self._tail
+            if tail is None or tail.start >= start:
+                return None
+            self._next_facets = tail.facets.behind(start)
+            rows = tail.part.rows
+            return self._next_facets, tail.facets, rows[np.searchsorted(rows, start) :]
 
     def at(self, snapshot: Snapshot, partition: Partition) -> PartitionView:
         """The view for a snapshot, of which ``partition`` is the record.
@@ -165,8 +179,12 @@ class PartitionHolder:
             self._apply(snapshot, sealed, after)
         self._sealed, self._ready = kept, {}
         if self._tail is not None and seen is not None:
-            self._tail = self._tail.rebased(snapshot, partition.sealed_row)
-            self._change_tail(snapshot, [c for c in changes if c.generation])
+            self._change_tail(snapshot, changes)
+            start, facets = partition.sealed_row, self._next_facets
+            if self._tail.start != start:
+                fits = facets is not None and facets.start == start
+                self._tail = self._tail.rebased(start, facets if fits else None)
+                self._next_facets = None
         else:
             self._tail = TailBuilder(
                 self._number, self._indexed, self._generations, partition.sealed_row

@@ -16,6 +16,7 @@ from memsvc.store.snapshot import Snapshot
 from tests.semantics.harness import World
 
 VECTOR = [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
+OPPOSITE = [-1.0, *VECTOR[1:]]
 OTHER = ("other", "agent")
 
 
@@ -117,6 +118,32 @@ def test_an_idle_view_lets_go_of_a_replaced_segment(world: World) -> None:
     assert set(holder._sealed) == {new["name"]} != old
     assert holder._ready == {}
     assert len(world.query(text="alpha", mode="KEYWORD")["items"]) == 6
+
+
+def test_a_tail_that_is_left_after_sealing_is_not_read_again(world: World) -> None:
+    world.put(summary="alpha sealed", vector=VECTOR, metadata={"topic": "s1"})
+    late: list[str] = []
+
+    def meanwhile(_job: dict[str, Any]) -> None:
+        late.append(world.put(summary="bravo first", vector=OPPOSITE, metadata={"topic": "s2"}))
+        # The tail's words and columns are asked for, so what is left will need them.
+        assert world.ids(text="bravo", mode="KEYWORD") == late
+        assert world.ids(mode="BROWSE", filters={"topic": "s2"}) == late
+
+    world.query(vector=VECTOR)
+    world.builders[0].after_job = meanwhile
+    world.seal()
+    holder = holder_of(world)
+    assert holder is not None and holder._tail is not None
+    assert holder._tail.part.rows.tolist() == [7] and holder._next_facets is None
+    facets = holder._tail.facets
+    assert (len(facets._index), len(facets._columns)) == (1, 1)
+    assert world.ids(text="bravo", mode="KEYWORD") == late
+    assert world.ids(mode="BROWSE", filters={"topic": "s2"}) == late
+    assert world.query(vector=OPPOSITE, top_k=1)["items"][0]["id"] == late[0]
+    late.append(world.put(summary="bravo second", vector=VECTOR))
+    assert sorted(world.ids(text="bravo", mode="KEYWORD")) == sorted(late)
+    assert len(world.query(vector=VECTOR, top_k=20)["items"]) == 7
 
 
 def test_settling_a_partition_nobody_asked_for_opens_nothing(world: World) -> None:
