@@ -63,7 +63,7 @@ class Importer:
             return batch
         rows = self.embedder.embed([batch[i].text for i in bare])
         for i, row in zip(bare, rows, strict=True):
-            batch[i] = replace(batch[i], memory=replace(batch[i].memory, vector=row))
+            batch[i] = replace(batch[i], memory=batch[i].memory._replace(vector=row))
         return batch
 
     def _write(self, batch: list[Line]) -> None:

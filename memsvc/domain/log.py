@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import IntEnum
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 from memsvc.domain.records import State
 from memsvc.domain.types import Status
 
 LOG_FORMAT = 1
+_NO_VECTORS: Final[Mapping[int, bytes]] = MappingProxyType({})
 
 
 class Action(IntEnum):
@@ -28,8 +32,7 @@ class Action(IntEnum):
     GENERATION = 12
 
 
-@dataclass(frozen=True, slots=True)
-class Payload:
+class Payload(NamedTuple):
     """Payload of one version of a memory. ``head`` is a serialised proto Hit with only
     summary, session and metadata (without ts and importance); vectors are raw
     little-endian float32 by generation number."""
@@ -38,11 +41,10 @@ class Payload:
     content: str
     salt: bytes
     dedup_key: str = ""
-    vectors: dict[int, bytes] = field(default_factory=dict)
+    vectors: Mapping[int, bytes] = _NO_VECTORS
 
 
-@dataclass(frozen=True, slots=True)
-class Effect:
+class Effect(NamedTuple):
     """A change of one memory in absolute values; applying it twice gives the same."""
 
     id: bytes
@@ -64,7 +66,7 @@ class Effect:
 
 
 def unchanged_effect(state: State, row: int, action: Action) -> Effect:
-    """An effect that leaves a memory as it is, to be changed by ``dataclasses.replace``."""
+    """An effect that leaves a memory as it is, to be changed by ``_replace``."""
     status = Status(state.status)
     return Effect(
         state.id,

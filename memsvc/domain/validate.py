@@ -10,7 +10,7 @@ import numpy as np
 from memsvc.domain import limits
 from memsvc.domain.errors import InvalidArgument, Violation
 from memsvc.domain.filters import ATTRIBUTE_NAME, Filter, normalise, text_fits
-from memsvc.domain.labels import LABELS
+from memsvc.domain.labels import LABELS, labels_of
 from memsvc.domain.types import (
     AttributeValue,
     ForgetMode,
@@ -26,7 +26,6 @@ from memsvc.domain.types import (
     Touch,
     Update,
     Vector,
-    WriteItem,
     WriteRequest,
 )
 
@@ -36,6 +35,8 @@ SETTABLE_STATUSES = frozenset(
 )
 INITIAL_STATUSES = frozenset({Status.UNSPECIFIED, Status.ACTIVE, Status.REVIEW, Status.ARCHIVED})
 _INT64 = 1 << 63
+_PLAIN_SQUARES = (1e-12, 1e30)
+"""Squares of lengths between these leave no doubt, whatever float32 makes of them."""
 
 
 class Checker:
@@ -136,15 +137,36 @@ def check_write(request: WriteRequest, dimension: int) -> None:
     if not 1 <= len(request.items) <= limits.MAX_ITEMS:
         checker.add("items", f"1 to {limits.MAX_ITEMS} items, got {len(request.items)}")
         checker.finish()
+    vectors = [
+        item.vector
+        for item in request.items
+        if isinstance(item, NewMemory) and item.vector is not None
+    ]
+    sound = _plainly_sound(vectors, dimension)
     for number, item in enumerate(request.items):
-        _check_item(checker, f"items[{number}]", item, dimension)
+        if isinstance(item, NewMemory):
+            _check_memory(checker, f"items[{number}]", item, dimension, sound)
+        else:
+            _check_change(checker, f"items[{number}]", item, dimension)
     checker.finish()
 
 
-def _check_item(checker: Checker, path: str, item: WriteItem, dimension: int) -> None:
-    if isinstance(item, NewMemory):
-        _check_memory(checker, f"{path}.memory", item, dimension)
-    elif isinstance(item, Touch):
+def _plainly_sound(vectors: list[Vector], dimension: int) -> bool:
+    """Whether all of these are what ``Checker.vector`` accepts, at one stroke; False also
+    when it takes a closer look to tell. float32 is enough for lengths that are far from both
+    bounds, and NaN is within none."""
+    if not vectors or any(vector.shape != (dimension,) for vector in vectors):
+        return False
+    rows = np.concatenate(vectors).reshape(len(vectors), dimension)
+    with np.errstate(over="ignore", invalid="ignore"):
+        squares = np.einsum("ij,ij->i", rows, rows)
+    return bool(((squares > _PLAIN_SQUARES[0]) & (squares < _PLAIN_SQUARES[1])).all())
+
+
+def _check_change(
+    checker: Checker, path: str, item: Touch | Update | LateVector, dimension: int
+) -> None:
+    if isinstance(item, Touch):
         path = f"{path}.touch"
         _check_id(checker, path, item.id)
         checker.time(f"{path}.ts", item.ts)
@@ -162,17 +184,26 @@ def _check_id(checker: Checker, path: str, value: str) -> None:
     checker.text(f"{path}.id", value, limits.MAX_ID_BYTES)
 
 
-def _check_memory(checker: Checker, path: str, item: NewMemory, dimension: int) -> None:
+def _check_memory(
+    checker: Checker, path: str, item: NewMemory, dimension: int, vectors_sound: bool
+) -> None:
+    """Large batches are made of memories, so paths are spelt out only of what may be wrong."""
     if not item.content.strip() and not item.summary.strip():
-        checker.add(path, "needs a content, a summary or both")
-    checker.text(f"{path}.content", item.content, limits.MAX_CONTENT_BYTES)
-    checker.text(f"{path}.summary", item.summary, limits.MAX_SUMMARY_BYTES)
-    checker.text(f"{path}.dedup_key", item.dedup_key, limits.MAX_DEDUP_KEY_BYTES)
-    checker.vector(f"{path}.vector", item.vector, dimension)
-    _check_metadata(checker, f"{path}.metadata", item.metadata)
-    _check_ttl(checker, f"{path}.ttl_ms", item.ttl_ms)
+        checker.add(f"{path}.memory", "needs a content, a summary or both")
+    for name, text, most in (
+        ("content", item.content, limits.MAX_CONTENT_BYTES),
+        ("summary", item.summary, limits.MAX_SUMMARY_BYTES),
+        ("dedup_key", item.dedup_key, limits.MAX_DEDUP_KEY_BYTES),
+    ):
+        if not text_fits(text, most):
+            checker.text(f"{path}.memory.{name}", text, most)
+    if not vectors_sound:
+        checker.vector(f"{path}.memory.vector", item.vector, dimension)
+    _check_metadata(checker, path, item.metadata, ".memory.metadata")
+    if item.ttl_ms is not None:
+        _check_ttl(checker, f"{path}.memory.ttl_ms", item.ttl_ms)
     if item.status not in INITIAL_STATUSES:
-        checker.add(f"{path}.status", "ACTIVE, REVIEW or ARCHIVED")
+        checker.add(f"{path}.memory.status", "ACTIVE, REVIEW or ARCHIVED")
 
 
 def _check_update(checker: Checker, path: str, item: Update, dimension: int) -> None:
@@ -184,7 +215,7 @@ def _check_update(checker: Checker, path: str, item: Update, dimension: int) -> 
     checker.vector(f"{path}.vector", item.vector, dimension)
     if item.vector is not None and item.clear_vector:
         checker.add(f"{path}.clear_vector", "give a new vector or clear it, not both")
-    _check_metadata(checker, f"{path}.metadata", item.metadata)
+    _check_metadata(checker, path, item.metadata)
     _check_ttl(checker, f"{path}.ttl_ms", item.ttl_ms)
     if item.status not in SETTABLE_STATUSES | {Status.UNSPECIFIED}:
         checker.add(f"{path}.status", "EXPIRED and FORGOTTEN cannot be set")
@@ -203,25 +234,31 @@ def _check_ttl(checker: Checker, path: str, ttl_ms: int | None) -> None:
         checker.add(path, f"milliseconds from 0 (for ever) to {limits.MAX_TTL_MS}")
 
 
-def _check_metadata(checker: Checker, path: str, metadata: Metadata) -> None:
-    if metadata.seq is not None and not -_INT64 <= metadata.seq < _INT64:
-        checker.add(f"{path}.seq", "a signed 64-bit number")
-    checker.time(f"{path}.ts", metadata.ts)
-    checker.share(f"{path}.importance", metadata.importance)
-    for label in LABELS:
-        value = getattr(metadata, label)
-        if value:
-            checker.text(f"{path}.{label}", value, limits.MAX_LABEL_BYTES)
-    if not metadata.attributes:
+def _check_metadata(
+    checker: Checker, path: str, metadata: Metadata, inner: str = ".metadata"
+) -> None:
+    seq, ts, importance = metadata.seq, metadata.ts, metadata.importance
+    attributes = metadata.attributes
+    if seq is not None and not -_INT64 <= seq < _INT64:
+        checker.add(f"{path}{inner}.seq", "a signed 64-bit number")
+    if ts is not None:
+        checker.time(f"{path}{inner}.ts", ts)
+    if importance is not None:
+        checker.share(f"{path}{inner}.importance", importance)
+    for label, value in zip(LABELS, labels_of(metadata), strict=True):
+        if value and not text_fits(value, limits.MAX_LABEL_BYTES):
+            checker.text(f"{path}{inner}.{label}", value, limits.MAX_LABEL_BYTES)
+    if not attributes:
         return
-    if len(metadata.attributes) > limits.MAX_ATTRIBUTES:
-        checker.add(f"{path}.attributes", f"at most {limits.MAX_ATTRIBUTES} attributes")
+    path = f"{path}{inner}.attributes"
+    if len(attributes) > limits.MAX_ATTRIBUTES:
+        checker.add(path, f"at most {limits.MAX_ATTRIBUTES} attributes")
         return
-    for name, value in metadata.attributes.items():
+    for name, attribute in attributes.items():
         if not ATTRIBUTE_NAME.match(name):
-            checker.add(f"{path}.attributes", "attribute names are 1 to 64 of [A-Za-z0-9_.-]")
+            checker.add(path, "attribute names are 1 to 64 of [A-Za-z0-9_.-]")
         else:
-            _check_attribute(checker, f"{path}.attributes.{name}", value)
+            _check_attribute(checker, f"{path}.{name}", attribute)
 
 
 def _check_attribute(checker: Checker, path: str, value: AttributeValue) -> None:

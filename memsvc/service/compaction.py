@@ -124,7 +124,7 @@ def _with_payload(snapshot: Snapshot, partition: int, effect: Effect) -> Effect:
         return effect
     vectors = snapshot.vectors_of(partition, effect.row)
     payload = Payload(text.head, text.content, text.salt, text.dedup_key, vectors)
-    return replace(effect, payload=_as_of(payload, effect.payload_hash))
+    return effect._replace(payload=_as_of(payload, effect.payload_hash))
 
 
 def _as_of(payload: Payload, hashed: bytes) -> Payload:
@@ -135,5 +135,5 @@ def _as_of(payload: Payload, hashed: bytes) -> Payload:
         for numbers in combinations(vectors, count):
             some = {number: vectors[number] for number in numbers}
             if keys.payload_hash(payload.salt, payload.head, payload.content, some) == hashed:
-                return replace(payload, vectors=some)
+                return payload._replace(vectors=some)
     return payload

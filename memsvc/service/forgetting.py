@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 
 from memsvc.domain.filters import Filter, matches
@@ -142,8 +141,7 @@ class ForgetDecision:
 
     def _effect(self, state: State, row: int) -> Effect | None:
         if self._request.mode is ForgetMode.HARD:
-            return replace(
-                unchanged_effect(state, row, Action.FORGET),
+            return unchanged_effect(state, row, Action.FORGET)._replace(
                 version=state.version + 1,
                 status_after=Status.FORGOTTEN,
                 ts=0,
@@ -155,7 +153,7 @@ class ForgetDecision:
         lowered = state.importance * self._request.factor
         if lowered == state.importance:
             return None
-        return replace(unchanged_effect(state, row, Action.DECAY), importance=lowered)
+        return unchanged_effect(state, row, Action.DECAY)._replace(importance=lowered)
 
     def _answer(
         self, snapshot: Snapshot, matched: list[bytes], changed: int, entries: int

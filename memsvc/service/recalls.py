@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final
 
 from memsvc.domain.limits import MAX_ENTRY_EFFECTS
@@ -66,8 +65,7 @@ class _Decision:
             if place is None or state is None or state.status != Status.ACTIVE:
                 continue
             effects.append(
-                replace(
-                    unchanged_effect(state, place[1], Action.RECALL),
+                unchanged_effect(state, place[1], Action.RECALL)._replace(
                     recall_count=min(state.recall_count + count, 0xFFFFFFFF),
                     recalled_at=max(state.recalled_at, txn.now),
                 )

@@ -5,8 +5,9 @@ An item is resolved against the state as the items before it in the request left
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+import struct
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple, cast
 
 import numpy as np
 
@@ -37,23 +38,28 @@ from memsvc.store import heads, keys
 from memsvc.store.keys import Partition
 from memsvc.store.write_txn import WriteTxn
 
-DEFAULT_IMPORTANCE = 0.5
+DEFAULT_IMPORTANCE: Final = 0.5
+_FLOAT32: Final = struct.Struct("<f")
+_WIRE: Final = np.dtype("<f4")
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """A new memory made ready outside the writer thread."""
+class Prepared(NamedTuple):
+    """A new memory made ready outside the writer thread. ``dedup_hash`` is b"" without a
+    dedup key."""
 
     id: bytes
     payload: Payload
     hashed: bytes
     dedup_hash: bytes
-    size: int
 
 
 def vector_bytes(vector: np.ndarray[tuple[int], np.dtype[np.float32]]) -> bytes:
     """Raw little-endian float32."""
-    return np.ascontiguousarray(vector, dtype="<f4").tobytes()
+    source: object = vector.base
+    if isinstance(source, bytes) and len(source) == vector.nbytes and vector.dtype == _WIRE:
+        # It came as these very bytes, and need not be copied.
+        return source
+    return np.ascontiguousarray(vector, dtype=_WIRE).tobytes()
 
 
 class Resolver:
@@ -67,6 +73,7 @@ class Resolver:
         generation: int,
         default_ttl_ms: int,
         random: Callable[[int], bytes],
+        dedup_hashes: Iterable[bytes] = (),
     ) -> None:
         self._txn = txn
         self._number = partition.number if partition else 0
@@ -75,9 +82,10 @@ class Resolver:
         self._generation = generation
         self._default_ttl_ms = default_ttl_ms
         self._random = random
+        self._created: dict[bytes, Effect] = {}
         self._states: dict[bytes, tuple[int, State]] = {}
         self._payloads: dict[bytes, Payload] = {}
-        self._dedup: dict[bytes, bytes] = {}
+        self._dedup = txn.dedups(self._number, dedup_hashes) if self._number else {}
         self.effects: list[Effect] = []
         """What the items so far come to, in order."""
 
@@ -99,63 +107,46 @@ class Resolver:
 
     def _put(self, item: NewMemory, prepared: Prepared | None) -> WriteResult:
         assert prepared is not None
-        if prepared.dedup_hash:
-            known = self._dedup.get(prepared.dedup_hash) or (
-                self._txn.dedup(self._number, prepared.dedup_hash) if self._number else None
-            )
+        id_bytes, payload, hashed, dedup_hash = prepared
+        if dedup_hash:
+            known = self._dedup.get(dedup_hash)
             if known is not None:
                 _row, state = self._known(known)
                 status = current_status(state, self._txn.now)
                 return WriteResult(format_id(known), Outcome.EXISTS, status, state.version)
-            self._dedup[prepared.dedup_hash] = prepared.id
+            self._dedup[dedup_hash] = id_bytes
         now, metadata = self._txn.now, item.metadata
         ttl = self._default_ttl_ms if item.ttl_ms is None else item.ttl_ms
-        ts = now if metadata.ts is None else metadata.ts
+        status, importance = item.status or Status.ACTIVE, metadata.importance
+        # By place: names double the time, and large batches are made of these.
         effect = Effect(
-            id=prepared.id,
-            action=Action.PUT,
-            row=self._next_row,
-            version=1,
-            status_before=Status.UNSPECIFIED,
-            status_after=item.status or Status.ACTIVE,
-            ts=ts,
-            importance=_f32(
-                DEFAULT_IMPORTANCE if metadata.importance is None else metadata.importance
-            ),
-            expires_at=now + ttl if ttl else 0,
-            recalled_at=now,
-            recall_count=0,
-            payload_hash=prepared.hashed,
-            dedup_hash=prepared.dedup_hash,
-            payload=prepared.payload,
+            id_bytes,
+            Action.PUT,
+            self._next_row,
+            1,  # version
+            Status.UNSPECIFIED,
+            status,
+            now if metadata.ts is None else metadata.ts,
+            DEFAULT_IMPORTANCE if importance is None else _f32(importance),
+            now + ttl if ttl else 0,
+            now,  # recalled_at
+            0,  # recall_count
+            hashed,
+            dedup_hash,
+            0,  # generation
+            0,  # replaces_row
+            payload,
         )
         self._next_row += 1
-        self._record(
-            effect,
-            State(
-                prepared.id,
-                1,
-                effect.status_after,
-                FLAG_CURRENT,
-                0,
-                now,
-                now,
-                ts,
-                effect.expires_at,
-                effect.recalled_at,
-                effect.importance,
-                0,
-                0,
-            ),
-        )
-        return WriteResult(format_id(prepared.id), Outcome.CREATED, effect.status_after, 1)
+        self.effects.append(effect)
+        self._created[id_bytes] = effect
+        return WriteResult(format_id(id_bytes), Outcome.CREATED, status, 1)
 
     def _touch(self, item: Touch) -> WriteResult:
         row, state = self._find(item.id)
         used, now = item.kind is TouchKind.USED, self._txn.now
         ts = item.ts if item.ts is not None else (state.ts if used else now)
-        effect = replace(
-            unchanged_effect(state, row, Action.TOUCH),
+        effect = unchanged_effect(state, row, Action.TOUCH)._replace(
             ts=max(state.ts, ts),
             importance=max(state.importance, _f32(item.importance or 0.0)),
             recalled_at=max(state.recalled_at, now) if used else state.recalled_at,
@@ -172,9 +163,8 @@ class Resolver:
         old = self._payload(state.id, row)
         if old.vectors.get(self._generation) == raw:
             return WriteResult(item.id, Outcome.UNCHANGED, Status(state.status), state.version)
-        payload = replace(old, vectors={**old.vectors, self._generation: raw})
-        effect = replace(
-            unchanged_effect(state, row, Action.VECTOR),
+        payload = old._replace(vectors={**old.vectors, self._generation: raw})
+        effect = unchanged_effect(state, row, Action.VECTOR)._replace(
             version=state.version + 1,
             generation=self._generation,
             payload=payload,
@@ -182,7 +172,7 @@ class Resolver:
         )
         # A row's vector never changes, since segments hold it: a second one needs a new
         # row, and so does a row that this very request has made.
-        if self._generation in old.vectors or state.id in self._payloads:
+        if self._generation in old.vectors or self._own_payload(state.id) is not None:
             effect = self._moved(effect, row)
         self._record(effect, state)
         return WriteResult(item.id, Outcome.VECTOR_ADDED, Status(state.status), effect.version)
@@ -191,20 +181,20 @@ class Resolver:
         row, state = self._find(item.id)
         _check_version(state, item.if_version)
         now = self._txn.now
-        effect = replace(unchanged_effect(state, row, Action.UPDATE), version=state.version + 1)
+        effect = unchanged_effect(state, row, Action.UPDATE)._replace(version=state.version + 1)
         if item.status and item.status != state.status:
             if not self._caller.may_review:
                 raise PermissionDenied(
                     "changing the status needs the review right",
                     hint="ask for a token with the right review",
                 )
-            effect = replace(effect, status_after=item.status)
+            effect = effect._replace(status_after=item.status)
         if item.metadata.ts is not None:
-            effect = replace(effect, ts=item.metadata.ts)
+            effect = effect._replace(ts=item.metadata.ts)
         if item.metadata.importance is not None:
-            effect = replace(effect, importance=_f32(item.metadata.importance))
+            effect = effect._replace(importance=_f32(item.metadata.importance))
         if item.ttl_ms is not None:
-            effect = replace(effect, expires_at=now + item.ttl_ms if item.ttl_ms else 0)
+            effect = effect._replace(expires_at=now + item.ttl_ms if item.ttl_ms else 0)
         back = effect.status_after != state.status == Status.EXPIRED
         if (back or effect.status_after is Status.ACTIVE) and 0 < effect.expires_at <= now:
             raise InvalidArgument(
@@ -214,9 +204,9 @@ class Resolver:
         old = self._payload(state.id, row)
         payload = self._changed_payload(old, item)
         if payload is not None:
-            payload = replace(payload, salt=self._random(keys.SALT_BYTES))
-            effect = self._moved(replace(effect, payload=payload, payload_hash=_hash(payload)), row)
-        elif replace(effect, version=state.version) == unchanged_effect(state, row, Action.UPDATE):
+            payload = payload._replace(salt=self._random(keys.SALT_BYTES))
+            effect = self._moved(effect._replace(payload=payload, payload_hash=_hash(payload)), row)
+        elif effect._replace(version=state.version) == unchanged_effect(state, row, Action.UPDATE):
             return WriteResult(item.id, Outcome.UNCHANGED, Status(state.status), state.version)
         self._record(effect, state)
         return WriteResult(item.id, Outcome.UPDATED, effect.status_after, effect.version)
@@ -252,6 +242,9 @@ class Resolver:
         found = self._states.get(id_bytes)
         if found is not None:
             return found
+        created = self._created.get(id_bytes)
+        if created is not None:
+            return created.row, self._first_state(created)
         place = self._txn.locate(id_bytes)
         if place is None or place[0] != self._number:
             raise NotFound("no such memory in this namespace")
@@ -259,6 +252,11 @@ class Resolver:
         if state is None:
             raise NotFound("no such memory in this namespace")
         return place[1], state
+
+    def _first_state(self, e: Effect) -> State:
+        now = self._txn.now
+        times = (now, now, e.ts, e.expires_at, e.recalled_at)
+        return State(e.id, e.version, e.status_after, FLAG_CURRENT, 0, *times, e.importance, 0, 0)
 
     def _find(self, id_text: str) -> tuple[int, State]:
         """Row and state of a memory that this caller may change."""
@@ -273,7 +271,7 @@ class Resolver:
         return row, state
 
     def _payload(self, id_bytes: bytes, row: int) -> Payload:
-        found = self._payloads.get(id_bytes)
+        found = self._own_payload(id_bytes)
         if found is not None:
             return found
         text = self._txn.text(self._number, row)
@@ -287,9 +285,14 @@ class Resolver:
             self._txn.vectors_of(self._number, row),
         )
 
+    def _own_payload(self, id_bytes: bytes) -> Payload | None:
+        """The payload that this request has given a memory."""
+        created = self._created.get(id_bytes)
+        return self._payloads.get(id_bytes) or (created.payload if created else None)
+
     def _moved(self, effect: Effect, old_row: int) -> Effect:
         """The effect with a new row in place of the old one."""
-        moved = replace(effect, row=self._next_row, replaces_row=old_row)
+        moved = effect._replace(row=self._next_row, replaces_row=old_row)
         self._next_row += 1
         return moved
 
@@ -313,7 +316,7 @@ class Resolver:
 
 def _f32(value: float) -> float:
     """As float32 stores it, so that log, state and answers agree to the bit."""
-    return float(np.float32(value))
+    return cast(float, _FLOAT32.unpack(_FLOAT32.pack(value))[0])
 
 
 def _hash(payload: Payload) -> bytes:
@@ -321,7 +324,7 @@ def _hash(payload: Payload) -> bytes:
 
 
 def _without_state(metadata: Metadata) -> Metadata:
-    return replace(metadata, ts=None, importance=None)
+    return metadata._replace(ts=None, importance=None)
 
 
 def _check_version(state: State, if_version: int) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Final
 
 from memsvc.domain.limits import REQUEST_ID_TTL_MS
@@ -38,8 +37,7 @@ def expire(txn: WriteTxn) -> bool:
             stale.append(keys.TIMED_ROW.pack(time, number, row))
             continue
         effects[number].append(
-            replace(
-                unchanged_effect(state, row, Action.EXPIRE),
+            unchanged_effect(state, row, Action.EXPIRE)._replace(
                 status_after=Status.EXPIRED,
                 version=state.version + 1,
             )

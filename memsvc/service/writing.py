@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from memsvc.domain.errors import (
     Code,
@@ -51,34 +52,46 @@ class WriteLimits:
     tenant_max_bytes: int = 0
 
 
+class Batch(NamedTuple):
+    """A request made ready outside the writer thread: what each new memory needs (None for
+    other items), how many are new, and the bytes that all may add at most."""
+
+    items: list[Prepared | None]
+    new: int
+    size: int
+
+
 def prepare(
     request: WriteRequest, generation: int, now_ms: int, random: Callable[[int], bytes]
-) -> list[Prepared | None]:
-    """What each new memory needs; None for other items. ``random(n)`` gives n bytes."""
+) -> Batch:
+    """What needs no state. ``random(n)`` gives n bytes."""
     found: list[Prepared | None] = []
+    new = size = 0
     session = request.namespace.session
     # One draw for all: 10 bytes of id and 16 of salt a memory.
     entropy = random(26 * len(request.items))
     for number, item in enumerate(request.items):
         if not isinstance(item, NewMemory):
             found.append(None)
+            size += _added_bytes(item)
             continue
         part = entropy[26 * number : 26 * number + 26]
         head = heads.build_head(
             heads.shown_summary(item.summary, item.content), session, item.metadata
         )
         vectors = {} if item.vector is None else {generation: vector_bytes(item.vector)}
-        payload = Payload(head, item.content, part[10:], item.dedup_key, vectors)
+        content, salt = item.content, part[10:]
         found.append(
             Prepared(
                 new_id(now_ms, part[:10]),
-                payload,
-                keys.payload_hash(payload.salt, head, item.content, vectors),
+                Payload(head, content, salt, item.dedup_key, vectors),
+                keys.payload_hash(salt, head, content, vectors),
                 keys.dedup_hash(item.dedup_key) if item.dedup_key else b"",
-                keys.accounted_bytes(head, item.content, vectors),
             )
         )
-    return found
+        new += 1
+        size += keys.accounted_bytes(head, content, vectors)
+    return Batch(found, new, size)
 
 
 class WriteDecision:
@@ -88,7 +101,7 @@ class WriteDecision:
         self,
         request: WriteRequest,
         caller: Caller,
-        prepared: list[Prepared | None],
+        prepared: Batch,
         generation: int,
         limits: WriteLimits,
         random: Callable[[int], bytes],
@@ -110,6 +123,7 @@ class WriteDecision:
             if known is not None:
                 return _answer_from_json(known)
         self._admit(txn)
+        prepared = self._prepared.items
         resolver = Resolver(
             txn,
             txn.partition(namespace.tenant, namespace.agent),
@@ -117,11 +131,12 @@ class WriteDecision:
             self._generation,
             self._limits.default_ttl_ms,
             self._random,
+            [p.dedup_hash for p in prepared if p is not None and p.dedup_hash],
         )
         results = []
-        for number, item in enumerate(request.items):
+        for number, (item, ready) in enumerate(zip(request.items, prepared, strict=True)):
             try:
-                results.append(resolver.resolve(item, self._prepared[number]))
+                results.append(resolver.resolve(item, ready))
             except MemsvcError as error:
                 raise _located(error, number, item) from None
         position = txn.position
@@ -151,14 +166,12 @@ class WriteDecision:
     def _admit(self, txn: WriteTxn) -> None:
         """Refuses what would not fit. Duplicates count too: an upper bound, decided
         before anything is looked up."""
-        new = [p for p in self._prepared if p is not None]
-        size = sum(p.size for p in new) + sum(map(_added_bytes, self._request.items))
-        limits = self._limits
+        new, size, limits = self._prepared.new, self._prepared.size, self._limits
         items, used = txn.tenant(self._request.namespace.tenant)
         for limit, wanted, reason, setting in (
             (limits.max_bytes, txn.accounted_bytes + size, "STORE_FULL", "storage.max_bytes"),
-            (limits.max_elements, txn.memories + len(new), "STORE_FULL", "index.max_elements"),
-            (limits.tenant_max_items, items + len(new), "QUOTA_ITEMS", "limits.tenant_max_items"),
+            (limits.max_elements, txn.memories + new, "STORE_FULL", "index.max_elements"),
+            (limits.tenant_max_items, items + new, "QUOTA_ITEMS", "limits.tenant_max_items"),
             (limits.tenant_max_bytes, used + size, "QUOTA_BYTES", "limits.tenant_max_bytes"),
         ):
             if limit and (new or size) and wanted > limit:

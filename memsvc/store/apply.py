@@ -15,11 +15,11 @@ from hashlib import blake2b
 import lmdb
 
 from memsvc.domain.log import Action, Effect, Entry
-from memsvc.domain.records import FLAG_CURRENT, FLAG_ERASED, State, unpack_state
+from memsvc.domain.records import FLAG_CURRENT, FLAG_ERASED, STATE_STRUCT, State, unpack_state
 from memsvc.domain.types import Status
 from memsvc.store import codec, keys
 from memsvc.store.env import Env
-from memsvc.store.keys import Partition, Text
+from memsvc.store.keys import Partition
 
 
 class Applier:
@@ -130,7 +130,7 @@ class Applier:
     # -- new memories ------------------------------------------------------------------
 
     def _puts(self, entry: Entry, partition: Partition, effects: Sequence[Effect]) -> None:
-        number, size_sum = partition.number, 0
+        number, time, size_sum = partition.number, entry.time, 0
         states, texts, ids, dedup, expiry = [], [], [], [], []
         vectors: dict[int, list[tuple[bytes, bytes]]] = {}
         prefix = number.to_bytes(4, "big")
@@ -145,20 +145,22 @@ class Applier:
                 flags |= FLAG_ERASED
             else:
                 size = keys.accounted_bytes(payload.head, payload.content, payload.vectors)
-                text = Text(payload.head, payload.content, payload.dedup_key, payload.salt)
-                texts.append((key, keys.pack_text(text)))
+                text = keys.pack_text(
+                    payload.head, payload.content, payload.dedup_key, payload.salt
+                )
+                texts.append((key, text))
                 for generation, data in payload.vectors.items():
                     vectors.setdefault(generation, []).append(
                         (keys.VECTOR.pack(generation, number, e.row), data)
                     )
-            state = State(
+            state = STATE_STRUCT.pack(
                 e.id,
                 e.version,
                 e.status_after,
                 flags,
                 0,
-                entry.time,
-                entry.time,
+                time,
+                time,
                 e.ts,
                 e.expires_at,
                 e.recalled_at,
@@ -166,7 +168,7 @@ class Applier:
                 e.recall_count,
                 size,
             )
-            states.append((key, state.pack()))
+            states.append((key, state))
             ids.append((e.id, key))
             if e.dedup_hash:
                 dedup.append((prefix + e.dedup_hash, e.id))
@@ -277,8 +279,8 @@ class Applier:
         if e.payload is not None:
             p = e.payload
             size = keys.accounted_bytes(p.head, p.content, p.vectors)
-            text = Text(p.head, p.content, p.dedup_key, p.salt)
-            self.txn.put(keys.row_key(number, e.row), keys.pack_text(text), db=self._t["texts"])
+            text = keys.pack_text(p.head, p.content, p.dedup_key, p.salt)
+            self.txn.put(keys.row_key(number, e.row), text, db=self._t["texts"])
             for generation, data in p.vectors.items():
                 self.txn.put(
                     keys.VECTOR.pack(generation, number, e.row), data, db=self._t["vectors"]

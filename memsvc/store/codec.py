@@ -7,6 +7,7 @@ from typing import cast
 from memsvc.domain.log import LOG_FORMAT, Action, Effect, Entry, Generation, RememberedRequest
 from memsvc.domain.types import Status
 from memsvc.replication.v1 import log_pb2 as pb
+from memsvc.v1 import types_pb2
 
 
 class UnknownFormat(Exception):
@@ -29,23 +30,29 @@ def encode(entry: Entry) -> bytes:
     )
     add = message.effects.add
     for e in entry.effects:
-        add(
+        effect = add(
             id=e.id,
-            action=int(e.action),
+            action=e.action,
             row=e.row,
             version=e.version,
-            status_before=int(e.status_before),
-            status_after=int(e.status_after),
+            status_after=e.status_after,
             payload_hash=e.payload_hash,
             dedup_hash=e.dedup_hash,
             ts=e.ts,
             importance=e.importance,
-            expires_at=e.expires_at,
             recalled_at=e.recalled_at,
-            recall_count=e.recall_count,
-            generation=e.generation,
-            replaces_row=e.replaces_row,
         )
+        # What is zero takes no byte but time. A new memory has none of these.
+        if e.status_before:
+            effect.status_before = cast("types_pb2.Status.ValueType", e.status_before)
+        if e.expires_at:
+            effect.expires_at = e.expires_at
+        if e.recall_count:
+            effect.recall_count = e.recall_count
+        if e.generation:
+            effect.generation = e.generation
+        if e.replaces_row:
+            effect.replaces_row = e.replaces_row
     if entry.request is not None:
         message.request.key = entry.request.key
         message.request.fingerprint = entry.request.fingerprint

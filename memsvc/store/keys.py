@@ -6,6 +6,7 @@ The tables and what they hold are listed in DESIGN.md beside this file.
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Final, NamedTuple
@@ -118,18 +119,10 @@ class Text(NamedTuple):
     salt: bytes
 
 
-def pack_text(text: Text) -> bytes:
+def pack_text(head: bytes, content: str, dedup_key: str, salt: bytes) -> bytes:
     """The stored form of a row's text."""
-    content, dedup = text.content.encode(), text.dedup_key.encode()
-    return b"".join(
-        (
-            TEXT_HEAD.pack(len(text.head), len(dedup), len(content)),
-            text.salt,
-            text.head,
-            dedup,
-            content,
-        )
-    )
+    text, dedup = content.encode(), dedup_key.encode()
+    return b"".join((TEXT_HEAD.pack(len(head), len(dedup), len(text)), salt, head, dedup, text))
 
 
 def unpack_text(data: bytes) -> Text:
@@ -169,22 +162,22 @@ def request_hash(call: str, tenant: str, agent: str, request_id: str) -> bytes:
     return blake2b(data, digest_size=16, person=b"memsvc request").digest()
 
 
-def payload_hash(salt: bytes, head: bytes, content: str, vectors: dict[int, bytes]) -> bytes:
+def payload_hash(salt: bytes, head: bytes, content: str, vectors: Mapping[int, bytes]) -> bytes:
     """16-byte salted hash of a payload, kept in log headers after the payload is erased."""
-    digest = blake2b(digest_size=16, key=salt, person=b"memsvc payload")
-    digest.update(len(head).to_bytes(4, "little"))
-    digest.update(head)
-    digest.update(content.encode())
+    parts = [len(head).to_bytes(4, "little"), head, content.encode()]
     for number in sorted(vectors):
-        digest.update(number.to_bytes(4, "little"))
-        digest.update(vectors[number])
-    return digest.digest()
+        parts += (number.to_bytes(4, "little"), vectors[number])
+    # At once: while it hashes the interpreter is released, and to have it back takes a while.
+    data = b"".join(parts)
+    return blake2b(data, digest_size=16, key=salt, person=b"memsvc payload").digest()
 
 
-def accounted_bytes(head: bytes, content: str, vectors: dict[int, bytes]) -> int:
+def accounted_bytes(head: bytes, content: str, vectors: Mapping[int, bytes]) -> int:
     """What a memory counts against max_bytes and quotas: its bytes, vectors rounded up to
     LMDB pages (a 6 KB value occupies 8 KB), and a fixed overhead."""
-    pages = sum(
-        -(-(len(v) + 16) // 4096) * 4096 if len(v) > 1_900 else len(v) for v in vectors.values()
-    )
-    return len(head) + len(content.encode()) + pages + ENTRY_OVERHEAD_BYTES
+    size = len(head) + ENTRY_OVERHEAD_BYTES
+    size += len(content) if content.isascii() else len(content.encode())
+    for vector in vectors.values():
+        length = len(vector)
+        size += -(-(length + 16) // 4096) * 4096 if length > 1_900 else length
+    return size

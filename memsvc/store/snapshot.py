@@ -271,6 +271,13 @@ class Snapshot:
         """Id of the memory that has a dedup key."""
         return self._txn.get(partition.to_bytes(4, "big") + hashed, db=self._t["dedup"])
 
+    def dedups(self, partition: int, hashes: Iterable[bytes]) -> dict[bytes, bytes]:
+        """Ids of the memories that have dedup keys, by the hashes that are found."""
+        prefix = partition.to_bytes(4, "big")
+        with self._txn.cursor(self._t["dedup"]) as cursor:
+            found = cursor.getmulti([prefix + hashed for hashed in hashes])
+        return {key[4:]: value for key, value in found}
+
     # -- log and indexes by time -------------------------------------------------------
 
     def entry(self, position: int) -> tuple[Entry, bytes, bytes] | None:

@@ -24,7 +24,7 @@ from memsvc.domain.types import (
     WriteItem,
     WriteRequest,
 )
-from memsvc.domain.validate import check_forget, check_query, check_write
+from memsvc.domain.validate import Checker, check_forget, check_query, check_write
 
 NS = Namespace("acme", "a")
 GOOD = np.ones(4, np.float32)
@@ -176,3 +176,19 @@ def test_forget(fields: dict[str, Any], accepted: bool) -> None:
     else:
         with pytest.raises(InvalidArgument):
             check_forget(request)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), 0.0, 3e38, 1e-20, -2e-13, 2e-12])
+@pytest.mark.parametrize("at", [0, 3])
+def test_a_vector_among_others_is_judged_as_if_it_were_alone(bad: float, at: int) -> None:
+    odd = np.array([bad, 0, 0, 0], np.float32)
+    alone = Checker()
+    alone.vector(f"items[{at}].memory.vector", odd, 4)
+    items = [_memory(vector=GOOD) for _ in range(4)]
+    items[at] = _memory(vector=odd)
+    found = []
+    try:
+        check_write(WriteRequest(NS, tuple(items)), 4)
+    except InvalidArgument as error:
+        found = list(error.violations)
+    assert found == alone.found

@@ -44,7 +44,7 @@ ENTRY = Entry(
     tenant="acme",
     agent="helper",
     action=Action.WRITE,
-    effects=(EFFECT, replace(EFFECT, action=Action.PUT, replaces_row=0)),
+    effects=(EFFECT, EFFECT._replace(action=Action.PUT, replaces_row=0)),
     actor="token 1",
     reason="because 原因",
     operation_id="op",
@@ -58,7 +58,7 @@ ENTRY = Entry(
 
 def test_an_entry_comes_back_without_its_payloads() -> None:
     payload = Payload(b"head", "content", b"s" * 16, "key", {1: b"1234"})
-    written = replace(ENTRY, effects=tuple(replace(e, payload=payload) for e in ENTRY.effects))
+    written = replace(ENTRY, effects=tuple(e._replace(payload=payload) for e in ENTRY.effects))
     data = codec.encode(written)
     assert codec.decode(data) == ENTRY
     assert codec.encode(codec.decode(data)) == data, "the digest needs one spelling"
@@ -69,7 +69,7 @@ def test_an_entry_comes_back_without_its_payloads() -> None:
 @pytest.mark.parametrize("action", Action)
 @pytest.mark.parametrize("status", Status)
 def test_every_action_and_status_has_a_number_in_the_log(action: Action, status: Status) -> None:
-    effect = replace(EFFECT, action=action, status_after=status)
+    effect = EFFECT._replace(action=action, status_after=status)
     entry = replace(ENTRY, action=action, effects=(effect,))
     assert codec.decode(codec.encode(entry)) == entry
 
@@ -118,7 +118,7 @@ def test_a_state_is_the_same_bytes_for_struct_and_numpy() -> None:
     ids=["empty", "short", "long"],
 )
 def test_a_text_comes_back_and_its_head_alone(text: keys.Text) -> None:
-    data = keys.pack_text(text)
+    data = keys.pack_text(*text)
     assert keys.unpack_text(data) == text
     assert keys.text_head(data) == text.head
 
