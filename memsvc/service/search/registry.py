@@ -29,9 +29,9 @@ DESCRIPTORS_MAX: Final = 14_000
 """File descriptors of all open segments at most: 2,000 segments of one generation. Each
 mapping also takes one of the 65,530 areas a process may have."""
 _RETRY_MS: Final = 1_000
-_ROWS_PREPARED: Final = 32
-_PREPARING_PAUSE_S: Final = 0.004
-"""Words of so many rows take some 1 ms; so it keeps to a fifth of the time."""
+_ROWS_PREPARED: Final = 16
+_PREPARING_PAUSE_S: Final = 0.01
+"""Words of so many rows take some 0.5 ms; so it keeps to a twentieth of the time."""
 
 
 def descriptors_allowed() -> int:
