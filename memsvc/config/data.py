@@ -180,8 +180,9 @@ class Index(Section):
     )
     ef_search: int = key(
         64,
-        "Breadth of a search through a graph; twice as many candidates are scored exactly. A "
-        "request may set its own. More: better recall, slower. `make bench` draws the curve.",
+        "Breadth of a search through a graph, whose candidates are all scored exactly; two to "
+        "four times as much for queries found to be hard. A request may set its own. More: "
+        "better recall, slower. `make bench` draws the curve.",
         reload=True,
         unit="rows",
         ge=1,

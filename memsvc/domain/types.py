@@ -6,12 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from memsvc.domain.filters import Filter
+
+if TYPE_CHECKING:
+    from memsvc.domain.hits import Hits
 
 Vector = NDArray[np.float32]
 """One vector, shape (dimension,), float32."""
@@ -241,8 +244,8 @@ class QueryRequest:
 
 @dataclass(slots=True)
 class Hit:
-    """One memory found. ``head`` is a serialised proto Hit with summary, session and
-    metadata; the edges merge it instead of building it field by field (40 hits a call)."""
+    """One memory found, by itself; see Hits. ``head`` is a serialised proto Hit with summary,
+    session and metadata."""
 
     id: str
     row: int
@@ -288,7 +291,7 @@ class ExplainPart:
 class QueryAnswer:
     """Lists of hits: one, or one for each of many vectors."""
 
-    lists: tuple[list[Hit], ...]
+    lists: tuple[Hits, ...]
     many: bool
     mode: Mode
     position: str

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 import grpc
+from google.protobuf.message import Message
 
 from memsvc.domain.errors import MemsvcError, Unavailable
 from memsvc.rpc import errors
@@ -141,17 +142,18 @@ class CallInterceptor(grpc.ServerInterceptor):
         metadata: dict[str, str],
         lane: ThreadPoolExecutor | None,
     ) -> Handler:
-        serializer = handler.response_serializer
         behaviour: Any
         # The servicer parses the bytes itself: a failing deserializer would end the call as
         # INTERNAL, and would run in the serving thread.
         if handler.response_streaming:
             behaviour = self._streaming(handler.unary_stream, call, started)
             _run_in(behaviour, lane)
-            return grpc.unary_stream_rpc_method_handler(behaviour, None, serializer)
+            return grpc.unary_stream_rpc_method_handler(
+                behaviour, None, handler.response_serializer
+            )
         behaviour = self._unary(handler.unary_unary, call, started, metadata)
         _run_in(behaviour, lane)
-        return grpc.unary_unary_rpc_method_handler(behaviour, None, serializer)
+        return grpc.unary_unary_rpc_method_handler(behaviour, None, _serialised)
 
     def _unary(
         self, inner: Any, call: Call, started: float, metadata: dict[str, str]
@@ -211,6 +213,11 @@ class CallInterceptor(grpc.ServerInterceptor):
             token=call.principal.name if call.principal else "",
             protocol="grpc",
         )
+
+
+def _serialised(response: Message | bytes) -> bytes:
+    # Answers to queries are written as bytes at once.
+    return response if isinstance(response, bytes) else response.SerializeToString()
 
 
 def _moved(inner: Any, lane: ThreadPoolExecutor) -> Any:

@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from memsvc.domain.errors import FailedPrecondition, invalid
+from memsvc.domain.ids import format_id, parse_id
 from memsvc.domain.labels import LABELS
 from memsvc.domain.log import Entry
 from memsvc.domain.types import (
@@ -22,7 +23,7 @@ from memsvc.domain.types import (
 from memsvc.service.api import AgentFacts
 from memsvc.service.forgetting import ForgetDecision
 from memsvc.service.node import Node
-from memsvc.service.positions import format_id, format_position, parse_id
+from memsvc.service.positions import format_position
 from memsvc.store import heads, keys
 from memsvc.store.keys import Partition
 from memsvc.store.snapshot import Snapshot

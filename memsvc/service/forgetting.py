@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from typing import Final
 
 from memsvc.domain.filters import Filter, matches
+from memsvc.domain.ids import format_id
 from memsvc.domain.limits import MAX_RETURNED_IDS
 from memsvc.domain.log import Action, Effect, Entry, RememberedRequest, unchanged_effect
 from memsvc.domain.records import State, current_status
 from memsvc.domain.types import Caller, ForgetAnswer, ForgetMode, ForgetRequest, Status
-from memsvc.service.positions import format_id, format_position
+from memsvc.service.positions import format_position
 from memsvc.service.writing import remembered
 from memsvc.store import heads, keys
 from memsvc.store.snapshot import Snapshot

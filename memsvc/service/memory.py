@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from memsvc.domain.errors import DeadlineExceeded, MemsvcError, Unavailable
 from memsvc.domain.filters import Filter
+from memsvc.domain.ids import parse_id
 from memsvc.domain.log import Action, Entry, Generation
 from memsvc.domain.types import (
     Caller,
@@ -34,7 +35,6 @@ from memsvc.service.forgetting import ForgetDecision, forget_batches
 from memsvc.service.positions import (
     format_position,
     lost_position,
-    parse_id,
     parse_position,
 )
 from memsvc.service.recalls import RecallBuffer
@@ -194,7 +194,9 @@ class MemoryService:
             answer = self._searcher.answer(plan, control)
             if request.rank is not None and not request.include.explain:
                 # To explain is to look at the ranking, not to use what it finds.
-                self._recalls.add(request.namespace, [h.id for hits in answer.lists for h in hits])
+                self._recalls.add(
+                    request.namespace, [id_ for hits in answer.lists for id_ in hits.ids]
+                )
             return answer
 
     def _plan(self, caller: Caller, request: QueryRequest) -> Plan:

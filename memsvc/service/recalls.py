@@ -10,10 +10,10 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Final
 
+from memsvc.domain.ids import parse_id
 from memsvc.domain.limits import MAX_ENTRY_EFFECTS
 from memsvc.domain.log import Action, Entry, unchanged_effect
 from memsvc.domain.types import Namespace, Status
-from memsvc.service.positions import parse_id
 from memsvc.store.write_txn import WriteTxn
 
 MAX_PENDING: Final = 100_000

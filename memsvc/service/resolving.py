@@ -18,6 +18,7 @@ from memsvc.domain.errors import (
     VersionMismatch,
     Violation,
 )
+from memsvc.domain.ids import format_id, parse_id
 from memsvc.domain.log import Action, Effect, Payload, unchanged_effect
 from memsvc.domain.records import FLAG_CURRENT, FLAG_ERASED, State, current_status
 from memsvc.domain.types import (
@@ -33,7 +34,6 @@ from memsvc.domain.types import (
     WriteItem,
     WriteResult,
 )
-from memsvc.service.positions import format_id, parse_id
 from memsvc.store import heads, keys
 from memsvc.store.keys import Partition
 from memsvc.store.write_txn import WriteTxn

@@ -20,6 +20,7 @@ from memsvc.domain.errors import (
     ResourceExhausted,
     Violation,
 )
+from memsvc.domain.ids import new_id
 from memsvc.domain.limits import REQUEST_ID_TTL_MS
 from memsvc.domain.log import Action, Effect, Entry, Payload, RememberedRequest
 from memsvc.domain.types import (
@@ -35,7 +36,7 @@ from memsvc.domain.types import (
     WriteRequest,
     WriteResult,
 )
-from memsvc.service.positions import format_position, new_id
+from memsvc.service.positions import format_position
 from memsvc.service.resolving import Prepared, Resolver, vector_bytes
 from memsvc.store import heads, keys
 from memsvc.store.write_txn import WriteTxn

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +11,9 @@ from typing import Any
 import grpc
 import numpy as np
 
+from memsvc.domain.hits import Hits
+from memsvc.domain.ids import format_id, parse_id
+from memsvc.domain.records import STATE_DTYPE
 from memsvc.domain.types import (
     Caller,
     Degraded,
@@ -59,7 +62,7 @@ def make_hit(number: int = 0, **changes: Any) -> Hit:
         ),
     ).SerializeToString()
     values: dict[str, Any] = {
-        "id": f"id-{number}",
+        "id": hit_id(number),
         "row": number,
         "head": head,
         "score": 0.75,
@@ -76,6 +79,45 @@ def make_hit(number: int = 0, **changes: Any) -> Hit:
         "recall_count": 2,
     }
     return Hit(**{**values, **changes})
+
+
+def hit_id(number: int) -> str:
+    """The id of ``make_hit(number)``."""
+    return format_id(number.to_bytes(16, "big"))
+
+
+def hits_of(*hits: Hit) -> Hits:
+    """The same hits as columns."""
+    states = np.zeros(len(hits), STATE_DTYPE)
+    for state, hit in zip(states, hits, strict=True):
+        state["id"] = parse_id(hit.id)
+        state["importance"] = hit.importance_stored
+        for name in (
+            "ts",
+            "version",
+            "status",
+            "created_at",
+            "updated_at",
+            "expires_at",
+            "recall_count",
+        ):
+            state[name] = getattr(hit, name)
+
+    def floats(values: Iterable[float | None]) -> np.ndarray[Any, Any]:
+        return np.array([np.nan if v is None else v for v in values], np.float32)
+
+    return Hits(
+        rows=np.array([hit.row for hit in hits], np.int64),
+        heads=[hit.head for hit in hits],
+        states=states,
+        scores=floats(hit.score for hit in hits),
+        similarities=floats(hit.similarity for hit in hits),
+        words=floats(hit.keyword_score for hit in hits),
+        importance=floats(hit.importance for hit in hits),
+        now=0,
+        contents=[hit.content for hit in hits],
+        vectors=[hit.vector for hit in hits],
+    )
 
 
 @dataclass
@@ -110,7 +152,7 @@ class FakeApi:
 
     def query(self, caller: Caller, request: QueryRequest, control: Control) -> QueryAnswer:
         self._note(caller, request, control)
-        lists = tuple(self.hits for _ in request.vectors) if request.many else (self.hits,)
+        lists = (hits_of(*self.hits),) * (len(request.vectors) if request.many else 1)
         return QueryAnswer(lists, request.many, Mode.VECTOR, "pos-2", self.degraded)
 
     def forget(self, caller: Caller, request: ForgetRequest, control: Control) -> ForgetAnswer:

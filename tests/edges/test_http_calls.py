@@ -40,6 +40,7 @@ from tests.edges.harness import (
     Edge,
     FakePrincipal,
     FakeTokens,
+    hit_id,
     hold,
     http_server,
     make_edge,
@@ -102,7 +103,7 @@ def test_calls_of_an_existing_client_work_unchanged() -> None:
     document = found.json()
     QueryAnswerBody.model_validate(document)
     first = document["items"][0]
-    assert (first["id"], first["similarity"], first["score"]) == ("id-0", 0.75, 0.75)
+    assert (first["id"], first["similarity"], first["score"]) == (hit_id(0), 0.75, 0.75)
     assert first["summary"] == "summary 0" and first["status"] == "ACTIVE"
     assert first["metadata"]["importance"] == 0.25 and first["metadata"]["seq"] == 0
     assert first["metadata"]["attributes"] == {"city": "Bern", "tags": ["a", "b"]}

@@ -14,6 +14,7 @@ from memsvc.v1 import types_pb2
 from tests.edges.harness import (
     Edge,
     channel,
+    hit_id,
     make_edge,
     rpc_server,
 )
@@ -22,7 +23,7 @@ from tests.edges.rpc_client import FORGET, NS, QUERY, WRITE, Client, auth, code,
 
 def test_the_four_calls_answer(edge: Edge, client: Client) -> None:
     assert client.memory.Write(WRITE).results[0].outcome == pb.OUTCOME_CREATED
-    assert client.memory.Query(QUERY).items[1].id == "id-1"
+    assert client.memory.Query(QUERY).items[1].id == hit_id(1)
     assert client.memory.Forget(FORGET).matched == 2
     assert client.memory.Health(pb.HealthRequest()).store.memories == 10
     assert [type(asked).__name__ for asked in edge.api.asked] == [

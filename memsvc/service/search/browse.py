@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from memsvc.domain.types import Hit, QueryRequest
+from memsvc.domain.hits import Hits
+from memsvc.domain.types import QueryRequest
 from memsvc.service.positions import format_page, parse_page
 from memsvc.service.search.hydrate import Hydration, hydrate, unscored
 from memsvc.service.search.parts import Part
@@ -23,7 +24,7 @@ def browse(
     request: QueryRequest,
     top_k: int,
     check: Callable[[], object],
-) -> tuple[list[Hit], str]:
+) -> tuple[Hits, str]:
     """One page, and the token of the next ("" at the end).
 
     The order is by time, newest first, then by row; the token names the last row of the page,
@@ -52,5 +53,6 @@ def browse(
     hits = hydrate(unscored(rows[order]), snapshot, reader, how, wanted, judge=judge)
     if len(hits) <= top_k:
         return hits, ""
-    last = hits[top_k - 1]
-    return hits[:top_k], format_page(identity, last.ts, last.row)
+    hits = hits.first(top_k)
+    last_time, last_row = int(hits.states["ts"][-1]), int(hits.rows[-1])
+    return hits, format_page(identity, last_time, last_row)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from concurrent.futures import Executor
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from memsvc.domain.types import DegradedLevel, ExplainPart, Hit, Mode
+from memsvc.domain.hits import NO_HITS, Hits
+from memsvc.domain.types import DegradedLevel, ExplainPart, Mode
 from memsvc.segments.errors import SegmentDamaged
 from memsvc.segments.rescore import ANY
 from memsvc.segments.topk import unit
@@ -61,11 +62,11 @@ class Execution:
         # Of opposite vectors rounding may make a cosine just below -1, and -1 is for "all".
         self._least = plan.min_score if plan.min_score > -1.0 else ANY
 
-    def run(self) -> tuple[list[list[Hit]], str]:
+    def run(self) -> tuple[list[Hits], str]:
         """The lists of hits and the next page token."""
         plan, request, view = self._plan, self._plan.request, self._view
         if view is None:
-            return [[] for _ in range(max(1, len(request.vectors)))], ""
+            return [NO_HITS] * max(1, len(request.vectors)), ""
         if request.ids:
             hits = hits_by_id(
                 request.ids,
@@ -88,7 +89,7 @@ class Execution:
                 plan.top_k,
                 self._check,
             )
-            return [self._ranked(hits, [0.0] * len(hits))], token
+            return [self._ranked(hits, np.zeros(len(hits)))], token
         words = None
         if plan.mode in (Mode.KEYWORD, Mode.HYBRID):
             words = search_words(
@@ -232,9 +233,9 @@ class Execution:
                 ExplainPart(part.name, "keyword", len(part), scope.count, len(local), why)
             )
 
-    def _hydrated(self, view: PartitionView, found: list[tuple[Part, Candidates]]) -> list[Hit]:
+    def _hydrated(self, view: PartitionView, found: list[tuple[Part, Candidates]]) -> Hits:
         if not found:
-            return []
+            return NO_HITS
         merged = Candidates(
             np.concatenate([c.rows for _, c in found]),
             np.concatenate([c.scores for _, c in found]),
@@ -254,13 +255,13 @@ class Execution:
             judge=judge,
         )
 
-    def _stand_ins(self, hits: list[Hit], bound: float) -> list[float]:
+    def _stand_ins(self, hits: Hits, bound: float) -> NDArray[np.floating[Any]]:
         """What takes the place of the similarity in Rank, for hits that have none."""
         if self._plan.mode is Mode.KEYWORD and bound > 0:
-            return [(hit.keyword_score or 0.0) / bound for hit in hits]
-        return [hit.score for hit in hits]
+            return np.nan_to_num(hits.words) / bound
+        return hits.scores
 
-    def _ranked(self, hits: list[Hit], stand_ins: list[float]) -> list[Hit]:
+    def _ranked(self, hits: Hits, stand_ins: NDArray[np.floating[Any]]) -> Hits:
         options = self._plan.request.rank
         if options is None or not hits:
             return hits

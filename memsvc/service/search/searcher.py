@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Final
 
-from memsvc.domain.types import Degraded, DegradedLevel, Hit, QueryAnswer
+from memsvc.domain.hits import NO_HITS
+from memsvc.domain.types import Degraded, DegradedLevel, QueryAnswer
 from memsvc.service.api import Control
 from memsvc.service.positions import format_position
 from memsvc.service.search.costs import CostBook
@@ -122,5 +123,5 @@ def _cores() -> int:
 
 def empty_answer(plan: Plan, position: str, degraded: Degraded) -> QueryAnswer:
     """An empty, marked answer."""
-    lists: tuple[list[Hit], ...] = tuple([] for _ in range(max(1, len(plan.request.vectors))))
+    lists = (NO_HITS,) * max(1, len(plan.request.vectors))
     return QueryAnswer(lists, plan.request.many, plan.mode, position, degraded)

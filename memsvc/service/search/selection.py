@@ -7,9 +7,9 @@ from typing import Final
 
 import numpy as np
 
+from memsvc.domain.hits import Hits
+from memsvc.domain.ids import parse_id
 from memsvc.domain.records import unpack_state
-from memsvc.domain.types import Hit
-from memsvc.service.positions import parse_id
 from memsvc.service.search.hydrate import Hydration, hydrate, unscored
 from memsvc.service.search.scope import Reader, scope_of
 from memsvc.service.search.view import PartitionView
@@ -27,7 +27,7 @@ def hits_by_id(
     reader: Reader,
     how: Hydration,
     check: Callable[[], object],
-) -> list[Hit]:
+) -> Hits:
     """Those of some memories that belong to the partition and that the reader may see, in the
     order of the ids. ``check`` raises when the call should stop."""
     rows = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from memsvc.domain.hits import NO_HITS
 from memsvc.domain.types import (
     Degraded,
     DegradedLevel,
@@ -17,12 +18,16 @@ from memsvc.domain.types import (
 from memsvc.rpc import answers
 from memsvc.v1 import memory_service_pb2 as pb
 from memsvc.v1 import types_pb2
-from tests.edges.harness import FakeApi, make_hit, vector
+from tests.edges.harness import FakeApi, hits_of, make_hit, vector
+
+
+def response_of(answer: QueryAnswer) -> pb.QueryResponse:
+    return pb.QueryResponse.FromString(answers.query_response(answer))
 
 
 def test_hit_has_its_stored_head_and_its_state_of_now() -> None:
     hit = make_hit(3, content="text", vector=vector(1, 2), keyword_score=4.0)
-    item = answers.query_response(QueryAnswer(([hit],), False, Mode.HYBRID, "p")).items[0]
+    item = response_of(QueryAnswer((hits_of(hit),), False, Mode.HYBRID, "p")).items[0]
     assert item.summary == "summary 3" and item.session == "s1"
     assert item.metadata.seq == 3 and item.metadata.attributes["city"].string_value == "Bern"
     assert item.metadata.ts == 1_700_000_000_000
@@ -35,22 +40,24 @@ def test_hit_has_its_stored_head_and_its_state_of_now() -> None:
 
 def test_missing_similarity_is_unset_and_not_zero() -> None:
     hit = make_hit(0, similarity=None)
-    item = answers.query_response(QueryAnswer(([hit],), False, Mode.KEYWORD, "p")).items[0]
+    item = response_of(QueryAnswer((hits_of(hit),), False, Mode.KEYWORD, "p")).items[0]
     assert not item.HasField("similarity") and not item.HasField("keyword_score")
     assert not item.HasField("vector")
 
 
 def test_many_vectors_answer_in_lists_even_when_some_are_empty() -> None:
-    answer = QueryAnswer(([make_hit(0)], [], [make_hit(1)]), True, Mode.VECTOR, "p")
-    response = answers.query_response(answer)
+    answer = QueryAnswer(
+        (hits_of(make_hit(0)), NO_HITS, hits_of(make_hit(1))), True, Mode.VECTOR, "p"
+    )
+    response = response_of(answer)
     assert [len(part.items) for part in response.results] == [1, 0, 1]
     assert not response.items
 
 
 def test_degradation_position_and_plan_are_told() -> None:
-    response = answers.query_response(
+    response = response_of(
         QueryAnswer(
-            ([],),
+            (NO_HITS,),
             False,
             Mode.BROWSE,
             "p",
@@ -65,7 +72,7 @@ def test_degradation_position_and_plan_are_told() -> None:
     part = response.explain[0]
     assert (part.part, part.plan, part.rows, part.matching) == ("tail", "exact", 1, 2)
     assert (part.candidates, part.why, part.elapsed_us) == (3, "few rows", 4)
-    whole = answers.query_response(QueryAnswer(([],), False, Mode.VECTOR, "p"))
+    whole = response_of(QueryAnswer((NO_HITS,), False, Mode.VECTOR, "p"))
     assert not whole.HasField("degraded")
 
 

@@ -32,7 +32,8 @@ def test_servicer_works_without_an_interceptor_and_still_asks_for_the_token() ->
     edge = make_edge(FakeTokens(ms_test_token=EVERYTHING))
     request = pb.QueryRequest(namespace=NS, text="x")
     answer, code, _ = call(edge, "Query", request, TOKEN)
-    assert code is grpc.StatusCode.OK and len(answer.items) == 2
+    found = pb.QueryResponse.FromString(answer)
+    assert code is grpc.StatusCode.OK and len(found.items) == 2
     _, code, _ = call(edge, "Query", request)
     assert code is grpc.StatusCode.UNAUTHENTICATED
     answer, _, _ = call(edge, "Health", pb.HealthRequest())

@@ -23,7 +23,7 @@ from memsvc.service.search.mutable import from_states
 from memsvc.service.search.parts import Part
 from memsvc.service.search.scope import Scope
 from memsvc.service.search.slots import OutOfTime
-from memsvc.service.search.vector import Bar, VectorSearch
+from memsvc.service.search.vector import BROADER_MOST, Bar, VectorSearch, broader
 from memsvc.store.snapshot import Snapshot
 from tests.unit.segments.helpers import GENERATION, build, units
 
@@ -215,3 +215,46 @@ def test_a_scan_that_fails_leaves_nothing_for_the_other_thread(
     with pytest.raises(OutOfTime):
         rows.scan(units(1, DIMENSION, 5)[0], None, K, stop, beside=beside)
     assert [future.cancelled() for future in beside.taken] == [True]
+
+
+def neighbours(dimension: float) -> Rows:
+    """Cosines, best first, of 64 neighbours spread as in a space of so many dimensions."""
+    ranks = np.arange(1, 65) / 64
+    distances = 0.8 * ranks ** (1 / dimension)
+    return (1 - distances**2 / 2).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("dimension", "least", "most"),
+    [(5, 1.0, 1.0), (20, 1.0, 1.0), (35, 2.2, 2.9), (50, 3.2, 4.0), (500, 4.0, 4.0)],
+)
+def test_a_hard_neighbourhood_is_searched_broader_and_an_easy_one_is_not(
+    dimension: float, least: float, most: float
+) -> None:
+    assert least <= broader(neighbours(dimension)) <= most
+
+
+@pytest.mark.parametrize("sims", [[], [0.5], [1.0, 1.0], [1.0000001, 1.0, 0.9]])
+def test_equal_vectors_and_few_of_them_have_no_dimension_to_go_by(sims: list[float]) -> None:
+    assert broader(np.array(sims, np.float32)) == 1.0
+
+
+def test_neighbours_all_at_one_distance_are_as_hard_as_can_be() -> None:
+    assert broader(np.full(64, 0.3, np.float32)) == BROADER_MOST
+
+
+def test_what_a_narrow_search_misses_among_vectors_without_structure_a_broad_one_finds(
+    tmp_path: Path,
+) -> None:
+    rng = np.random.default_rng(11)
+    vectors = normed(rng.standard_normal((4_000, DIMENSION)))
+    part = part_of(tmp_path, "noise", vectors)
+    graph = part.graph(GENERATION)
+    assert graph is not None
+    narrow = found = 0
+    for query in normed(rng.standard_normal((30, DIMENSION))):
+        true = set(np.argsort(-(vectors @ query))[:K].tolist())
+        narrow += len(true & set(graph.search(query, EF, EF)[0].tolist()))
+        ranked, _ = best_of([part], query, [np.ones(len(vectors), np.bool_)])
+        found += len(true & {row for _, _, row in ranked})
+    assert narrow < found and found >= 0.9 * 30 * K

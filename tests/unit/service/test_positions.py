@@ -9,12 +9,10 @@ from collections.abc import Callable
 import pytest
 
 from memsvc.domain.errors import InvalidArgument, PositionLost
+from memsvc.domain.ids import format_id, new_id, parse_id
 from memsvc.service.positions import (
-    format_id,
     format_page,
     format_position,
-    new_id,
-    parse_id,
     parse_page,
     parse_position,
 )
