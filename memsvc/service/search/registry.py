@@ -31,8 +31,8 @@ mapping also takes one of the 65,530 areas a process may have."""
 _RETRY_MS: Final = 1_000
 _ROWS_PREPARED: Final = 16
 _PREPARING_PAUSE_S: Final = 0.003
-"""Words of so many rows take some 0.5 ms; so it keeps to a seventh of the time, and is done with
-a tail of 5,000 in one second. The lane waits for it: with 10 ms sealing fell behind 500 writes/s."""
+"""Words of so many rows take some 0.5 ms, so this keeps to a seventh of the time, and is done
+with a tail of 5,000 in a second. Sealing waits for it: with 10 ms it fell behind 500 writes/s."""
 
 
 def descriptors_allowed() -> int:
