@@ -32,7 +32,7 @@ _RETRY_MS: Final = 1_000
 _ROWS_PREPARED: Final = 16
 _PREPARING_PAUSE_S: Final = 0.003
 """Words of so many rows take some 0.5 ms, so this keeps to a seventh of the time, and is done
-with a tail of 5,000 in a second. Sealing waits for it: with 10 ms it fell behind 500 writes/s."""
+with a tail of 5,000 in a second. It must not take much longer: sealing waits for it."""
 
 
 def descriptors_allowed() -> int:
