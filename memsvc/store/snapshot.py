@@ -267,10 +267,6 @@ class Snapshot:
                 for packed in np.frombuffer(value, "<u8").tolist():
                     yield Change(packed & ((1 << 48) - 1), packed >> 48)
 
-    def dedup(self, partition: int, hashed: bytes) -> bytes | None:
-        """Id of the memory that has a dedup key."""
-        return self._txn.get(partition.to_bytes(4, "big") + hashed, db=self._t["dedup"])
-
     def dedups(self, partition: int, hashes: Iterable[bytes]) -> dict[bytes, bytes]:
         """Ids of the memories that have dedup keys, by the hashes that are found."""
         prefix = partition.to_bytes(4, "big")
