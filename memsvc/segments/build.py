@@ -39,7 +39,7 @@ Invert = Callable[[Iterable[Sequence[str]]], InvertedLike]
 _ROWS_AT_ONCE: Final = 256
 _QUANTISED_AT_ONCE: Final = 1024
 _BATCH_SECONDS: Final = 0.1
-"""Work between two pauses. With a tenth of it sealing took a third longer, and fell behind."""
+"""Work between two pauses."""
 _SHARE_OF_READING: Final = 0.3
 _SHARE_OF_GRAPHS: Final = 0.65
 

@@ -22,20 +22,31 @@ class BuilderFailed(Exception):
 
 
 class Builder:
-    """One builder process, started when it is first needed. One job at a time."""
+    """One builder process, started when it is first needed. One job at a time.
+
+    For a job that has time the process runs only while nobody else wants the processor
+    (SCHED_IDLE, see sched(7)): at the lowest niceness a query that wakes up may still wait some
+    milliseconds for it. Without privileges a process cannot leave that class again, so one is
+    started anew for the other kind of job.
+    """
 
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir
         self._process: subprocess.Popen[str] | None = None
         self._lock = threading.Lock()
         self._stopped = False
+        self._idle = False
 
     def run(
-        self, job: dict[str, Any], progress: Callable[[float], None] = lambda _share: None
+        self,
+        job: dict[str, Any],
+        progress: Callable[[float], None] = lambda _share: None,
+        *,
+        idle: bool = False,
     ) -> Any:
-        """Carries out a job and returns what it made. Raises BuilderFailed, also when the
-        process dies or is stopped."""
-        process = self._started()
+        """Carries out a job and returns what it made; ``idle`` when it has time. Raises
+        BuilderFailed, also when the process dies or is stopped."""
+        process = self._started(idle)
         assert process.stdin is not None and process.stdout is not None
         try:
             process.stdin.write(json.dumps(job) + "\n")
@@ -60,13 +71,23 @@ class Builder:
                 self._process.kill()
                 self._process.wait()
 
-    def _started(self) -> subprocess.Popen[str]:
+    def _started(self, idle: bool) -> subprocess.Popen[str]:
         with self._lock:
             if self._stopped:
                 raise BuilderFailed("the node is shutting down")
+            if self._process is not None and self._idle != idle:
+                self._process.kill()
+                self._process.wait()
+            self._idle = idle
             if self._process is None or self._process.poll() is not None:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", "memsvc.service.builder_process", str(self._data_dir)],
+                    [
+                        sys.executable,
+                        "-m",
+                        "memsvc.service.builder_process",
+                        str(self._data_dir),
+                        *(["idle"] if idle else []),
+                    ],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     text=True,

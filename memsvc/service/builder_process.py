@@ -106,12 +106,16 @@ class Builder:
 
 
 def main() -> None:
-    """Serves jobs until the input ends. Argument: the data directory."""
+    """Serves jobs until the input ends. Arguments: the data directory, and "idle" to run only
+    while the processor has nothing else to do."""
     # Setting up numpy and usearch must not print into the protocol.
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     with contextlib.suppress(OSError):
         os.nice(NICE)
+    if sys.argv[2:] == ["idle"]:
+        with contextlib.suppress(OSError, AttributeError):  # Linux has it
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     _die_with_parent()
     jobs: queue.SimpleQueue[str] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(jobs,), daemon=True).start()

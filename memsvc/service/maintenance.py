@@ -317,7 +317,8 @@ class Maintenance:
             raise BuilderFailed(f"{free} bytes free, about {needed} needed")
         try:
             done = self._builders[lane].run(
-                {"job": "build", "spec": json.loads(spec.to_json()), "root": str(root)}
+                {"job": "build", "spec": json.loads(spec.to_json()), "root": str(root)},
+                idle=job.calmly,
             )
         except BuilderFailed:
             # What it had written may be of memories that are to be erased.

@@ -6,6 +6,7 @@ unbounded, and metrics are read by people who may not read memories.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import logging
 import re
@@ -309,8 +310,11 @@ class Metrics:
         """An answered Write. Answers remembered by request_id count only once."""
         if answer.replayed:
             return
+        for outcome, count in collections.Counter(
+            result.outcome for result in answer.results
+        ).items():
+            self._items.labels(outcome.name).inc(count)
         for item, result in zip(request.items, answer.results, strict=True):
-            self._items.labels(result.outcome.name).inc()
             if isinstance(item, NewMemory) and result.outcome is Outcome.CREATED:
                 importance = item.metadata.importance
                 self._weighed(0.5 if importance is None else importance)

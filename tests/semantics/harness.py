@@ -67,7 +67,13 @@ class InlineBuilder(Builder):
         """Called with each job before it is carried out; may raise BuilderFailed."""
         self.after_job: Callable[[dict[str, Any]], None] = lambda _job: None
 
-    def run(self, job: dict[str, Any], progress: Callable[[float], None] = lambda _s: None) -> Any:
+    def run(
+        self,
+        job: dict[str, Any],
+        progress: Callable[[float], None] = lambda _share: None,
+        *,
+        idle: bool = False,
+    ) -> Any:
         self.opened.wait()
         assert self.store is not None
         self.before_job(job)
