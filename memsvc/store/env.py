@@ -33,7 +33,8 @@ LMDB_LIB: Final = 0
 class Env:
     """An open LMDB environment with its tables."""
 
-    def __init__(self, path: Path, *, readonly: bool) -> None:
+    def __init__(self, path: Path, *, readonly: bool, frozen: bool = False) -> None:
+        """``frozen``: a copy that nobody writes, read without a lock file beside it."""
         self.path = path
         if not readonly:
             path.mkdir(parents=True, exist_ok=True)
@@ -46,6 +47,7 @@ class Env:
             # Pooled read transactions: beginning one is then a renewal.
             max_spare_txns=64,
             readonly=readonly,
+            lock=not frozen,
             # Small partitions are read at random: readahead would drag in the whole file.
             readahead=False,
             lib_version=LMDB_LIB,

@@ -1,0 +1,1 @@
+"""Snapshots: taking, keeping, checking and restoring them. See DESIGN.md beside this file."""
