@@ -7,7 +7,7 @@ from typing import Final
 from memsvc.config import Settings
 from memsvc.segments.columns import Indexed
 from memsvc.service.maintenance import IndexSettings
-from memsvc.service.memory import CallSettings
+from memsvc.service.querying import CallSettings
 from memsvc.service.search.plan import SearchSettings
 from memsvc.service.writing import WriteLimits
 from memsvc.store.writer import LAZY_COMMIT_S

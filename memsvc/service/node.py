@@ -39,14 +39,10 @@ from memsvc.service.derived import (
 )
 from memsvc.service.erasures import Erasures
 from memsvc.service.maintenance import Maintenance
-from memsvc.service.memory import (
-    Generations,
-    MemoryService,
-    Progress,
-    start_generation,
-)
+from memsvc.service.memory import MemoryService, start_generation
 from memsvc.service.metrics import Metrics, NodeReadings
 from memsvc.service.positions import format_position
+from memsvc.service.querying import Generations, Progress
 from memsvc.service.recalls import RecallBuffer
 from memsvc.service.reserve import DiskReserve
 from memsvc.service.schedule import Schedule

@@ -1,0 +1,227 @@
+"""The Query call, and what is counted of calls: all that a process needs that only reads."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from memsvc.domain.errors import DeadlineExceeded
+from memsvc.domain.log import Generation
+from memsvc.domain.types import Caller, DegradedLevel, Mode, QueryAnswer, QueryRequest
+from memsvc.domain.validate import check_query
+from memsvc.service.api import Control
+from memsvc.service.degradation import Degradation
+from memsvc.service.positions import format_position, lost_position, parse_position
+from memsvc.service.recalls import RecallBuffer
+from memsvc.service.search.plan import Plan, check_rights, words_of
+from memsvc.service.search.scope import Reader
+from memsvc.service.search.searcher import Searcher, empty_answer
+from memsvc.service.writing import WriteLimits, unknown_embedding
+from memsvc.store.store import Store
+
+FALLBACK_TOP_K = 20
+"""What top_k is lowered to at level FALLBACK."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallSettings:
+    """What the calls take from the configuration; times in ms. May be replaced at any time."""
+
+    write_limits: WriteLimits
+    default_top_k: int
+    max_top_k: int
+    ef_search: int
+    min_score: Callable[[str, str], float]
+
+
+class Generations:
+    """The embedding generations of the store, known without asking it each time."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._known: list[Generation] = []
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Reads them again, after a change."""
+        with self._store.read() as snapshot:
+            self._known = snapshot.generations()
+
+    @property
+    def default(self) -> Generation:
+        """The one that is meant when no embedding is named."""
+        return next(g for g in self._known if g.is_default)
+
+    def named(self, embedding: str) -> Generation:
+        """The generation of an embedder. Raises FailedPrecondition when it is unknown."""
+        if not embedding:
+            return self.default
+        for generation in self._known:
+            if generation.embedding == embedding:
+                return generation
+        raise unknown_embedding(embedding, [g.embedding for g in self._known])
+
+
+class Progress:
+    """The position that readers may rely on; lets a query wait for one."""
+
+    def __init__(self, position: int) -> None:
+        self._position = position
+        self._moved = threading.Condition()
+
+    def reached(self, position: int) -> None:
+        """Told by the writer after each commit."""
+        with self._moved:
+            self._position = max(self._position, position)
+            self._moved.notify_all()
+
+    def wait_for(self, position: int, control: Control) -> bool:
+        """Whether the position came before the call's deadline."""
+        with self._moved:
+            while self._position < position:
+                left = control.remaining()
+                if left <= 0 or control.cancelled():
+                    return False
+                self._moved.wait(min(left, 0.1))
+        return True
+
+
+class QueryService:
+    """Answers Query from a store, which another process may write. ``clock`` gives UTC ms.
+    ``own_log_wait_s`` is how long a position may take to arrive on the node that writes the
+    log; None on one that follows another."""
+
+    def __init__(
+        self,
+        store: Store,
+        searcher: Searcher,
+        generations: Generations,
+        degradation: Degradation,
+        recalls: RecallBuffer,
+        progress: Progress,
+        settings: CallSettings,
+        *,
+        clock: Callable[[], int],
+        own_log_wait_s: float | None = None,
+    ) -> None:
+        self._store = store
+        self._searcher = searcher
+        self._generations = generations
+        self._degradation = degradation
+        self._recalls = recalls
+        self._progress = progress
+        self.settings = settings
+        self._clock = clock
+        self._own_log_wait_s = own_log_wait_s
+        self._active = 0
+        self._active_lock = threading.Lock()
+
+    @property
+    def active_calls(self) -> int:
+        """Calls being served."""
+        return self._active
+
+    # -- query -------------------------------------------------------------------------
+
+    def query(self, caller: Caller, request: QueryRequest, control: Control) -> QueryAnswer:
+        """Answers for one position; past query.timeout_ms empty and marked."""
+        with self._counted():
+            control.check()
+            plan = self._plan(caller, request)
+            self._await_position(request.min_position, control)
+            forced = self._degradation.forced_empty(plan.mode, bool(plan.terms))
+            if forced is not None:
+                return empty_answer(plan, self._position(), forced)
+            answer = self._searcher.answer(plan, control)
+            if request.rank is not None and not request.include.explain:
+                # To explain is to look at the ranking, not to use what it finds.
+                self._recalls.add(
+                    request.namespace, [id_ for hits in answer.lists for id_ in hits.ids]
+                )
+            return answer
+
+    def _plan(self, caller: Caller, request: QueryRequest) -> Plan:
+        settings, namespace = self.settings, request.namespace
+        generation = self._generations.named(request.embedding)
+        terms = words_of(request.text)
+        filters, mode = check_query(request, generation.dimension, settings.max_top_k, bool(terms))
+        if filters is not request.filters:
+            request = replace(request, filters=filters)
+        check_rights(caller, request)
+        degraded = self._degradation.of_queries()
+        top_k = request.top_k or settings.default_top_k
+        if request.ids:
+            top_k = len(request.ids)
+        elif degraded.level is DegradedLevel.FALLBACK:
+            top_k = min(top_k, FALLBACK_TOP_K)
+        elif degraded.level is DegradedLevel.NO_VECTORS and terms:
+            mode = Mode.KEYWORD if mode in (Mode.VECTOR, Mode.HYBRID) else mode
+        min_score = settings.min_score(namespace.tenant, namespace.agent)
+        return Plan(
+            request=request,
+            reader=Reader(filters, self._clock(), caller.may_review, request.as_of),
+            mode=mode,
+            generation=generation,
+            top_k=top_k,
+            min_score=min_score if request.min_score is None else request.min_score,
+            ef=request.ef_search or settings.ef_search,
+            terms=terms,
+            degraded=degraded,
+        )
+
+    def _await_position(self, text: str, control: Control) -> None:
+        if not text:
+            return
+        position = self._parse_position(text)
+        until, own = control.deadline, self._own_log_wait_s
+        if own is not None:
+            # What this node has answered is in its log by now, and nobody else adds to it. To
+            # wait longer would hold a thread for each made-up position.
+            until = min(until, time.monotonic() + own)
+        if not self._progress.wait_for(position, Control(until, control.cancelled)):
+            if own is not None and control.remaining() > 0 and not control.cancelled():
+                raise lost_position()
+            raise DeadlineExceeded(
+                f"position {position} was not reached within the deadline",
+                reason="POSITION_NOT_REACHED",
+                hint="allow more time, or ask the primary",
+                retry_after_ms=200,
+            )
+        # While it waited, the position may have been lost and given to another write.
+        self._parse_position(text)
+
+    def _parse_position(self, text: str) -> int:
+        with self._store.read() as snapshot:
+            return parse_position(text, snapshot.store_id, snapshot.epoch, snapshot.epochs)
+
+    def _position(self) -> str:
+        with self._store.read() as snapshot:
+            return format_position(snapshot.store_id, snapshot.epoch, snapshot.position)
+
+    # -- counting calls ----------------------------------------------------------------
+
+    def _counted(self) -> _Counted:
+        return _Counted(self)
+
+    def enter(self) -> None:
+        """One more call is being served."""
+        with self._active_lock:
+            self._active += 1
+
+    def leave(self) -> None:
+        """One fewer."""
+        with self._active_lock:
+            self._active -= 1
+
+
+class _Counted:
+    def __init__(self, service: QueryService) -> None:
+        self._service = service
+
+    def __enter__(self) -> None:
+        self._service.enter()
+
+    def __exit__(self, *_: object) -> None:
+        self._service.leave()
