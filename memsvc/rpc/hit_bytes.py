@@ -1,10 +1,12 @@
 """Hits in protobuf's wire format, written as columns.
 
-A hit is its stored head, which is a serialised Hit already, followed by the fields that change.
-Those have the same lengths in all hits of an answer, so numpy writes them for all at once, in a
-fifth of the time that setting them in messages takes. It rests on three rules of the format
-(protobuf.dev/programming-guides/encoding): fields may come in any order, parts of a message field
-that comes twice are merged, and a varint may be longer than it need be.
+A hit is its stored head, which is a serialised Hit already, with the fields that change: some in
+its metadata, the others behind it. Those have the same lengths in all hits of an answer, so numpy
+writes them for all at once, in a fraction of the time that setting them in messages takes. It rests
+on two rules of the format (protobuf.dev/programming-guides/encoding): fields may come in any order,
+and a varint may be longer than it need be. Not on a third, that parts of a message that comes twice
+are merged, and never with more than 5 bytes for a uint32: protobuf.js before 8, which most programs
+for Node use, keeps only the last part, and reads 10 bytes where there are more than 5.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ _ID_CHARS: Final = 36
 _DASHES: Final = (8, 13, 18, 23)
 _HEX: Final = np.delete(np.arange(_ID_CHARS), _DASHES)
 _DASH: Final = ord("-")
+_SHIFTS: Final = np.arange(0, 63, 7)
 
 
 @lru_cache(1 << 14)
@@ -49,82 +52,87 @@ _CONTENT = tag(pb.Hit, "content")
 _VECTOR = tag(pb.Hit, "vector")
 _DATA = tag(types_pb2.Vector, "data")
 
-# The fields that change stand in this order. What may be missing comes first, so that a hit
-# without it begins later.
-_FLOATS: Final = ("keyword_score", "similarity", "score", "importance_stored")
-_NUMBERS: Final = ("created_at", "updated_at", "expires_at", "version", "recall_count")
+_METADATA: Final = tag(pb.Hit, "metadata")
+
+# The fields that change stand in this order. The first two are those of the metadata, which ends
+# with them; what may be missing comes last, so that a hit without it ends sooner.
+_TIMES: Final = ("ts", "created_at", "updated_at", "expires_at")
+_COUNTS: Final = ("version", "recall_count")
+_FLOATS: Final = ("importance_stored", "score", "similarity", "keyword_score")
 _FLOAT_BYTES: Final = 5
-_ID_AT: Final = len(_FLOATS) * _FLOAT_BYTES + 2
-_STATUS_AT: Final = _ID_AT + _ID_CHARS + 1
-_IMPORTANCE_AT: Final = _STATUS_AT + 4
-_NUMBERS_AT: Final = _IMPORTANCE_AT + 4
+_TIMES_AT: Final = _FLOAT_BYTES
 
 
-@lru_cache(16)
-def _template(size: int) -> Bytes:
-    """The tags of all fields with room for their values; ``size`` bytes for each number."""
-    out = b"".join(tag(pb.Hit, name, _FIXED32) + bytes(4) for name in _FLOATS)
+@lru_cache(64)
+def _template(of_time: int, of_count: int) -> Bytes:
+    """The tags of all fields with room for their values, so many bytes for each number."""
+    out = tag(types_pb2.Metadata, "importance", _FIXED32) + bytes(4)
+    for name in _TIMES:
+        message = types_pb2.Metadata if name == "ts" else pb.Hit
+        out += tag(message, name, _VARINT) + bytes(of_time)
+    out += b"".join(tag(pb.Hit, name, _VARINT) + bytes(of_count) for name in _COUNTS)
     out += tag(pb.Hit, "id") + varint(_ID_CHARS) + bytes(_ID_CHARS)
     out += tag(pb.Hit, "status", _VARINT) + bytes(1)
-    importance = tag(types_pb2.Metadata, "importance", _FIXED32) + bytes(4)
-    ts = tag(types_pb2.Metadata, "ts", _VARINT) + bytes(size)
-    out += tag(pb.Hit, "metadata") + varint(len(importance) + len(ts)) + importance + ts
-    out += b"".join(tag(pb.Hit, name, _VARINT) + bytes(size) for name in _NUMBERS)
+    out += b"".join(tag(pb.Hit, name, _FIXED32) + bytes(4) for name in _FLOATS)
     return np.frombuffer(out, np.uint8)
 
 
-def _varints(values: NDArray[np.int64]) -> Bytes:
-    """Numbers, none negative, as varints of one length: uint8, one axis more."""
+def _varints(states: NDArray[Any], names: tuple[str, ...]) -> Bytes:
+    """Columns of numbers, none negative, as varints of one length: uint8 (n, names, length)."""
+    values = np.empty((len(states), len(names)), np.int64)
+    for column, name in enumerate(names):
+        values[:, column] = states[name]
     size = max(1, (int(values.max()).bit_length() + 6) // 7)
-    groups = values[..., None] >> np.arange(0, 7 * size, 7)
+    groups = values[..., None] >> _SHIFTS[:size]
     groups &= 0x7F
     groups[..., :-1] |= 0x80
     return groups.astype(np.uint8)
 
 
-def _fields(hits: Hits) -> Bytes:
-    """What changes of each hit, as fields of a Hit: uint8 (n, size)."""
+def _fields(hits: Hits) -> tuple[Bytes, int]:
+    """What changes of each hit, as fields: uint8 (n, size); and how many bytes of it, at the
+    beginning, belong to the metadata."""
     states, n = hits.states, len(hits)
-    numbers = np.empty((n, 1 + len(_NUMBERS)), np.int64)
-    for column, name in enumerate(("ts", *_NUMBERS)):
-        numbers[:, column] = states[name]
-    floats = np.empty((n, len(_FLOATS) + 1), "<f4")
+    times, counts = _varints(states, _TIMES), _varints(states, _COUNTS)
+    floats = np.empty((n, 1 + len(_FLOATS)), "<f4")
     for column, values in enumerate(
-        (hits.words, hits.similarities, hits.scores, states["importance"], hits.importance)
+        (hits.importance, states["importance"], hits.scores, hits.similarities, hits.words)
     ):
         floats[:, column] = values
     packed = floats.view(np.uint8).reshape(n, -1, 4)
-    varints = _varints(numbers)
-    template = _template(varints.shape[2])
+    template = _template(times.shape[2], counts.shape[2])
     out = np.empty((n, len(template)), np.uint8)
     out[:] = template
-    out[:, : _ID_AT - 2].reshape(n, -1, _FLOAT_BYTES)[:, :, 1:] = packed[:, :-1]
-    text = out[:, _ID_AT : _ID_AT + _ID_CHARS]
+    out[:, 1:_TIMES_AT] = packed[:, 0]
+    counts_at = _TIMES_AT + len(_TIMES) * (1 + times.shape[2])
+    out[:, _TIMES_AT:counts_at].reshape(n, len(_TIMES), -1)[:, :, 1:] = times
+    id_at = counts_at + len(_COUNTS) * (1 + counts.shape[2]) + 2
+    out[:, counts_at : id_at - 2].reshape(n, len(_COUNTS), -1)[:, :, 1:] = counts
+    text = out[:, id_at : id_at + _ID_CHARS]
     text[:] = _DASH
     digits = states["id"].tobytes().hex().encode()
     text[:, _HEX] = np.frombuffer(digits, np.uint8).reshape(n, -1)
-    out[:, _STATUS_AT] = hits.statuses
-    out[:, _IMPORTANCE_AT : _IMPORTANCE_AT + 4] = packed[:, -1]
-    out[:, _NUMBERS_AT:].reshape(n, numbers.shape[1], -1)[:, :, 1:] = varints
-    return out
+    floats_at = id_at + _ID_CHARS + 2
+    out[:, floats_at - 1] = hits.statuses
+    out[:, floats_at:].reshape(n, len(_FLOATS), -1)[:, :, 1:] = packed[:, 1:]
+    return out, _TIMES_AT + 1 + times.shape[2]
 
 
-def _pieces(hits: Hits) -> list[bytes]:
-    """The changing fields of each hit, without those that are unset."""
-    fields = _fields(hits)
-    size, data = fields.shape[1], fields.tobytes()
-    unset = np.isnan(hits.words), np.isnan(hits.similarities)
-    pieces = []
-    for end, no_words, no_similarity in zip(
-        range(size, len(data) + 1, size), unset[0].tolist(), unset[1].tolist(), strict=True
-    ):
-        start = end - size
-        if no_similarity:
-            words = b"" if no_words else data[start : start + _FLOAT_BYTES]
-            pieces.append(words + data[start + 2 * _FLOAT_BYTES : end])
-        else:
-            pieces.append(data[start + _FLOAT_BYTES if no_words else start : end])
-    return pieces
+def _metadata_in(head: bytes) -> tuple[int, int, int]:
+    """Where the metadata of a head begins, its value begins, and it ends; at the end of the head
+    when there is none. A head has fields with a length only."""
+    at = 0
+    while at < len(head):
+        start, size, at = at, head[at + 1], at + 2
+        if size > 0x7F:
+            size, shift = size & 0x7F, 7
+            while head[at] > 0x7F:
+                size, shift, at = size | (head[at] & 0x7F) << shift, shift + 7, at + 1
+            size, at = size | head[at] << shift, at + 1
+        if head[start] == _METADATA[0]:
+            return start, at, at + size
+        at += size
+    return at, at, at
 
 
 def _extra(hits: Hits, number: int) -> bytes:
@@ -142,14 +150,46 @@ def _extra(hits: Hits, number: int) -> bytes:
     return out
 
 
+@lru_cache(1 << 14)
+def _opening(before: bytes, size: int) -> bytes:
+    """A tag with the length of what follows."""
+    return before + varint(size)
+
+
 def hit_list(hits: Hits) -> bytes:
     """A serialised HitList; a QueryResponse has its items under the same number."""
     if not hits:
         return b""
-    pieces = _pieces(hits)
-    if hits.contents or hits.vectors:
-        pieces = [piece + _extra(hits, number) for number, piece in enumerate(pieces)]
+    fields, of_metadata = _fields(hits)
+    size, data = fields.shape[1], fields.tobytes()
+    whole = bool(hits.contents or hits.vectors)
     out: list[bytes] = []
-    for head, piece in zip(hits.heads, pieces, strict=True):
-        out += (_ITEM, varint(len(head) + len(piece)), head, piece)
+    for number, (head, no_words, no_similarity) in enumerate(
+        zip(
+            hits.heads,
+            np.isnan(hits.words).tolist(),
+            np.isnan(hits.similarities).tolist(),
+            strict=True,
+        )
+    ):
+        begin, end = number * size, (number + 1) * size
+        if no_similarity:
+            words = b"" if no_words else data[end - _FLOAT_BYTES : end]
+            changing = data[begin : end - 2 * _FLOAT_BYTES] + words
+        else:
+            changing = data[begin : end - _FLOAT_BYTES if no_words else end]
+        if whole:
+            changing += _extra(hits, number)
+        start, inner, after = _metadata_in(head)
+        metadata = _opening(_METADATA, after - inner + of_metadata)
+        total = len(head) - (inner - start) + len(metadata) + len(changing)
+        # Metadata last of the head, so that it ends with what changes of it.
+        out += (
+            _opening(_ITEM, total),
+            head[:start],
+            head[after:],
+            metadata,
+            head[inner:after],
+            changing,
+        )
     return b"".join(out)

@@ -81,6 +81,58 @@ def test_hits_read_back_as_they_were(found: list[Hit]) -> None:
     assert [as_message(hit) for hit in found] == list(answer.items)
 
 
+def fields_of(data: bytes) -> list[tuple[int, int | bytes, int]]:
+    """Numbers, values and value sizes of the fields of a message as they stand on the wire."""
+
+    def number(at: int) -> tuple[int, int]:
+        end = at
+        while data[end] > 0x7F:
+            end += 1
+        groups = [byte & 0x7F for byte in data[at : end + 1]]
+        return sum(group << 7 * i for i, group in enumerate(groups)), end + 1
+
+    found: list[tuple[int, int | bytes, int]] = []
+    at = 0
+    while at < len(data):
+        key, at = number(at)
+        value: int | bytes
+        if key & 7 == 0:
+            value, end = number(at)
+        else:
+            size, at = (4, at) if key & 7 == 5 else number(at)
+            end = at + size
+            value = data[at:end]
+        found.append((key >> 3, value, end - at))
+        at = end
+    return found
+
+
+@given(st.lists(hits, min_size=1, max_size=8))
+def test_readers_that_do_not_merge_parts_of_a_message_lose_no_metadata(found: list[Hit]) -> None:
+    for _, item, _ in fields_of(hit_list(hits_of(*found))):
+        assert isinstance(item, bytes)
+        fields = fields_of(item)
+        numbers = [field for field, _, _ in fields]
+        assert len(numbers) == len(set(numbers))
+        inner = [value for field, value, _ in fields if field == pb.Hit.METADATA_FIELD_NUMBER]
+        assert isinstance(inner[0], bytes)
+        assert {1, 3, 4} <= {field for field, _, _ in fields_of(inner[0])}
+
+
+@given(st.lists(hits, min_size=1, max_size=8))
+def test_readers_of_32_bits_are_not_given_more_than_5_bytes(found: list[Hit]) -> None:
+    of_32_bits = (pb.Hit.VERSION_FIELD_NUMBER, pb.Hit.RECALL_COUNT_FIELD_NUMBER)
+    for _, item, _ in fields_of(hit_list(hits_of(*found))):
+        assert isinstance(item, bytes)
+        assert all(size <= 5 for field, _, size in fields_of(item) if field in of_32_bits)
+
+
+def test_a_head_without_metadata_gets_what_changes_of_it() -> None:
+    bare = make_hit(0, head=pb.Hit(summary="s" * 20_000, session="t").SerializeToString())
+    answer = pb.HitList.FromString(hit_list(hits_of(bare)))
+    assert list(answer.items) == [as_message(bare)]
+
+
 @given(st.lists(hits, min_size=1, max_size=8), st.booleans())
 def test_columns_give_the_hits_they_were_made_of(found: list[Hit], lean: bool) -> None:
     made = hits_of(*found)
