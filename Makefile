@@ -33,7 +33,7 @@ test: $(STAMP) ## Run the tests (all but the soak runs)
 lint: $(STAMP) ## Check style, types, import layers, protos and generated files
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy memsvc
+	$(BIN)/mypy memsvc replicas
 	$(BIN)/lint-imports
 	$(BIN)/buf lint
 	$(BIN)/buf format --diff --exit-code

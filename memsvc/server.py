@@ -28,6 +28,7 @@ from memsvc.config.loading import ConfigError
 from memsvc.domain.errors import FailedPrecondition
 from memsvc.http.app import AppOptions, HttpApp, metrics_app
 from memsvc.http.server import HttpOptions, HttpServer
+from memsvc.rpc.replication import ReplicationOptions, ReplicationServer
 from memsvc.rpc.server import RpcOptions, RpcServer
 from memsvc.service import allocator, logs, traces
 from memsvc.service.access import Access, Gate
@@ -37,10 +38,13 @@ from memsvc.service.listening import ListenError
 from memsvc.service.metrics import Metrics
 from memsvc.service.node import Node
 from memsvc.service.tokens import TokensFileError, TokenStore
+from replicas.replica import Replica, prepare
 
 log = logging.getLogger("memsvc.server")
 
 EXIT_CONFIG: Final = 78
+EXIT_AGAIN: Final = 75
+"""The supervisor is to start the process again."""
 HEARTBEAT_MARGIN_S: Final = 5.0
 """For closing the store, beyond the time that calls get to finish."""
 SWITCH_INTERVAL_S: Final = 0.0001
@@ -84,6 +88,10 @@ class Server:
                 settings.tokens_path, namespace_scope=settings.auth.namespace_scope
             )
         self.node = Node(settings, metrics=self.metrics)
+        self.restart = threading.Event()
+        """Set when the process should end and be started again, to copy its primary anew."""
+        self._replica = self._follower(settings)
+        self._feed = self._replication(settings)
         limits = settings.limits
         self._limiter = RateLimiter(limits.requests_per_second, limits.burst)
         self._pool = CallPool(settings.server.workers, settings.server.max_connections)
@@ -114,6 +122,20 @@ class Server:
             found.append(HttpServer(metrics_app(gate), metrics))
         return found
 
+    def _follower(self, settings: Settings) -> Replica | None:
+        if not self.node.follows:
+            return None
+        return Replica(self.node, settings, self._begin_anew)
+
+    def _begin_anew(self, _reason: str) -> None:
+        self.restart.set()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def _replication(self, settings: Settings) -> ReplicationServer | None:
+        if not settings.replication.listen:
+            return None
+        return ReplicationServer(self.node.feed, ReplicationOptions.from_settings(settings))
+
     def _current(self) -> Settings:
         return self._effective.settings
 
@@ -133,9 +155,13 @@ class Server:
             self._rpc.start()
             for server in self._http:
                 server.start()
+            if self._feed is not None:
+                self._feed.start()
         except ListenError:
             self.stop(0.0)
             raise
+        if self._replica is not None:
+            self._replica.start()
         self._rpc.follow_health()
         log.info("memsvc %s serves %s", memsvc.__version__, self.node.store.data_dir)
 
@@ -159,6 +185,10 @@ class Server:
         for server in self._http:
             server.stop(max(0.0, until - time.monotonic()))
         self._pool.close(max(1.0, until - time.monotonic()))
+        if self._feed is not None:
+            self._feed.stop()
+        if self._replica is not None:
+            self._replica.stop()
         self.node.stop()
         self._tracing.close()
         log.info("stopped")
@@ -231,6 +261,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signals = _Signals()
     access_lines = logs.AccessWriter()
     try:
+        if effective.settings.node.role == "replica":
+            prepare(effective.settings)
         server = Server(effective, options.config, overrides)
         access_lines.start()
         server.start()
@@ -244,7 +276,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signals.wait(server)
     server.stop()
     access_lines.stop()
-    return 0
+    return EXIT_AGAIN if server.restart.is_set() else 0
 
 
 class _Signals:

@@ -5,7 +5,16 @@ from pathlib import Path
 
 from memsvc.config.data import Index, Lifecycle, Query, Storage
 from memsvc.config.fields import KeyInfo, Section, iter_keys, parse_listen
-from memsvc.config.server import Auth, Limits, Log, Metrics, Node, Server, Telemetry
+from memsvc.config.server import (
+    Auth,
+    Limits,
+    Log,
+    Metrics,
+    Node,
+    Replication,
+    Server,
+    Telemetry,
+)
 
 
 class Settings(Section):
@@ -19,6 +28,7 @@ class Settings(Section):
     lifecycle: Lifecycle = Lifecycle()
     limits: Limits = Limits()
     node: Node = Node()
+    replication: Replication = Replication()
     log: Log = Log()
     metrics: Metrics = Metrics()
     telemetry: Telemetry = Telemetry()
@@ -41,7 +51,6 @@ WITHOUT_EFFECT = (
     "storage.snapshot_interval_min",
     "storage.snapshot_keep",
     "lifecycle.cold_archive_after_days",
-    "node.role",
 )
 """Settings that 0.1 accepts and does nothing with. Their descriptions say so too."""
 
@@ -69,11 +78,7 @@ def contradictions(settings: Settings) -> Iterator[tuple[str, str]]:
         yield f"server.tls.{missing}", "found nothing, expected a path: cert and key go together"
     if server.tls.client_ca_file and not server.tls.cert_file:
         yield "server.tls.client_ca_file", "needs server.tls.cert_file and server.tls.key_file"
-    if settings.node.role == "replica":
-        yield (
-            "node.role",
-            "found replica, expected standalone or primary: replicas do not serve yet",
-        )
+    yield from _replication(settings)
     if auth.mode == "none" and not server.allow_insecure:
         for name, text in (("listen", server.listen), ("http_listen", server.http_listen)):
             if text and not parse_listen(text).is_loopback:
@@ -83,6 +88,23 @@ def contradictions(settings: Settings) -> Iterator[tuple[str, str]]:
                     "auth.mode: token (see `memsvc token add`), listen on 127.0.0.1, or set "
                     "server.allow_insecure: true on a closed network",
                 )
+
+
+def _replication(settings: Settings) -> Iterator[tuple[str, str]]:
+    role, replication = settings.node.role, settings.replication
+    for wanted, name in (("primary", "listen"), ("replica", "primary")):
+        if role == wanted and not getattr(replication, name):
+            yield f"replication.{name}", f"found nothing, expected host:port for a {role}"
+    if role != "primary" and replication.listen:
+        yield "replication.listen", f"is for node.role primary, found {role}"
+    if not replication.listen or parse_listen(replication.listen).is_loopback:
+        return
+    if not replication.token_file and not settings.server.tls.client_ca_file:
+        yield (
+            "replication.listen",
+            f"found {replication.listen}, which other machines can reach: set "
+            "replication.token_file, or server.tls with client_ca_file",
+        )
 
 
 def warnings(settings: Settings) -> Iterator[tuple[str, str]]:

@@ -194,9 +194,49 @@ class Node(Section):
 
     role: Literal["standalone", "primary", "replica"] = key(
         "standalone",
-        "standalone: serves alone. primary: not in 0.1: accepted, without effect; the node "
-        "serves alone and streams to nobody. replica: refused in 0.1.",
+        "standalone: serves alone. primary: also streams its log to replicas, on "
+        "replication.listen. replica: copies the log of replication.primary and answers reads; "
+        "Write and Forget are refused with the primary's address.",
         reload=False,
+    )
+
+
+class Replication(Section):
+    """Between the nodes of one store."""
+
+    listen: ListenOrOff = key(
+        "",
+        "Address where a primary serves its replicas. One that other machines can reach needs "
+        "token_file, or server.tls with client_ca_file. With server.tls connections are "
+        "encrypted. Needed for node.role primary.",
+        reload=False,
+        expects="host:port, or empty",
+    )
+    primary: str = key(
+        "",
+        "replication.listen of the primary, for a replica. Needed for node.role replica.",
+        reload=False,
+        expects="host:port, or empty",
+    )
+    advertise: str = key(
+        "",
+        "Where clients reach the gRPC service of this primary; its replicas tell it to callers "
+        "whose Write or Forget they refuse. Empty: server.listen.",
+        reload=False,
+        expects="host:port, or empty",
+    )
+    token_file: str = key(
+        "",
+        "File with a secret that a primary asks of its replicas and a replica sends. Empty: none.",
+        reload=False,
+        expects="a path, or empty",
+    )
+    ca_file: str = key(
+        "",
+        "Authorities that a replica trusts for the primary's certificate, PEM. When set, the "
+        "replica connects with TLS, and shows the certificate of server.tls, if there is one.",
+        reload=False,
+        expects="a path, or empty",
     )
 
 

@@ -118,3 +118,21 @@ class Entry:
     epoch: int = 0
     position: int = 0
     time: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """An entry with its payloads, its bytes as stored (which have none), and the running digest
+    after it (16 bytes)."""
+
+    entry: Entry
+    data: bytes
+    digest: bytes
+
+    @property
+    def size(self) -> int:
+        """Bytes that it takes in a message, about."""
+        payloads = [e.payload for e in self.entry.effects if e.payload is not None]
+        return len(self.data) + sum(
+            len(p.head) + len(p.content) + sum(map(len, p.vectors.values())) for p in payloads
+        )

@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
 import grpc
@@ -24,6 +23,7 @@ from memsvc.config import Settings
 from memsvc.rpc.admin import AdminServicer
 from memsvc.rpc.interceptors import CallInterceptor, Lanes
 from memsvc.rpc.servicers import MemoryServicer
+from memsvc.rpc.tls import server_credentials
 from memsvc.service.access import Gate
 from memsvc.service.limits import CallPool, Timeouts, timeouts_of
 from memsvc.service.listening import ListenError, TlsFiles, tls_of
@@ -122,7 +122,7 @@ class RpcServer:
             if self._options.tls is None:
                 self.port = self._server.add_insecure_port(listen)
             else:
-                credentials = _credentials(self._options.tls)
+                credentials = server_credentials(self._options.tls)
                 self.port = self._server.add_secure_port(listen, credentials)
         except RuntimeError as error:
             raise ListenError(
@@ -221,12 +221,3 @@ def _channel_options(options: RpcOptions) -> list[tuple[str, int]]:
         ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
         ("grpc.max_metadata_size", METADATA_BYTES),
     ]
-
-
-def _credentials(files: TlsFiles) -> grpc.ServerCredentials:
-    files.check()
-    pair = (Path(files.key_file).read_bytes(), Path(files.cert_file).read_bytes())
-    ca = Path(files.client_ca_file).read_bytes() if files.client_ca_file else None
-    return grpc.ssl_server_credentials(
-        [pair], root_certificates=ca, require_client_auth=ca is not None
-    )

@@ -11,16 +11,13 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Iterator
-from dataclasses import replace
-from itertools import combinations
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from memsvc.domain.log import Effect, Entry, Payload
 from memsvc.service.builder import Builder
-from memsvc.store import keys
 from memsvc.store.env import Env
+from memsvc.store.feed import records
 from memsvc.store.keys import U64
 from memsvc.store.snapshot import Snapshot
 from memsvc.store.store import Store
@@ -87,53 +84,12 @@ def _catch_up(store: Store, copy: Env) -> bool:
     with copy.lmdb.begin() as txn:
         position = Snapshot(copy, txn).position
     with store.read() as snapshot:
-        found = list(entries(snapshot, position))
+        found = list(islice(records(snapshot, position), _BATCH))
     if not found:
         return False
     with copy.lmdb.begin(write=True) as txn:
         target = WriteTxn(copy, txn, 0)
-        for entry in found:
-            target.replay(entry)
+        for record in found:
+            target.follow(record.entry, record.digest)
         target.flush()
     return True
-
-
-def entries(snapshot: Snapshot, after: int) -> Iterator[Entry]:
-    """Some entries after a position, with those payloads that are still there."""
-    for position in range(after + 1, min(after + _BATCH, snapshot.position) + 1):
-        found = snapshot.entry(position)
-        assert found is not None
-        entry = found[0]
-        partition = snapshot.partition(entry.tenant, entry.agent)
-        if partition is None:
-            yield entry
-            continue
-        number = partition.number
-        yield replace(
-            entry,
-            effects=tuple(_with_payload(snapshot, number, effect) for effect in entry.effects),
-        )
-
-
-def _with_payload(snapshot: Snapshot, partition: int, effect: Effect) -> Effect:
-    """The effect with its payload, if it brought one that is still there."""
-    if not effect.payload_hash:
-        return effect
-    text = snapshot.text(partition, effect.row)
-    if text is None:
-        return effect
-    vectors = snapshot.vectors_of(partition, effect.row)
-    payload = Payload(text.head, text.content, text.salt, text.dedup_key, vectors)
-    return effect._replace(payload=_as_of(payload, effect.payload_hash))
-
-
-def _as_of(payload: Payload, hashed: bytes) -> Payload:
-    """The payload with only the vectors it had at its entry. Those that came later have
-    entries of their own; stored twice they would be counted twice."""
-    vectors = payload.vectors
-    for count in range(len(vectors), -1, -1):
-        for numbers in combinations(vectors, count):
-            some = {number: vectors[number] for number in numbers}
-            if keys.payload_hash(payload.salt, payload.head, payload.content, some) == hashed:
-                return payload._replace(vectors=some)
-    return payload

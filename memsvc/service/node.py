@@ -12,12 +12,14 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from memsvc.config import Settings
-from memsvc.domain.errors import Unavailable
+from memsvc.domain.errors import FailedPrecondition, Unavailable
+from memsvc.domain.log import Record
+from memsvc.domain.replication import Standing
 from memsvc.domain.types import (
     Degraded,
     DegradedLevel,
@@ -38,6 +40,7 @@ from memsvc.service.derived import (
     search_settings,
 )
 from memsvc.service.erasures import Erasures
+from memsvc.service.feed import Feed
 from memsvc.service.maintenance import Maintenance
 from memsvc.service.memory import MemoryService, start_generation
 from memsvc.service.metrics import Metrics, NodeReadings
@@ -50,6 +53,7 @@ from memsvc.service.search.costs import CostBook
 from memsvc.service.search.registry import Views
 from memsvc.service.search.searcher import Searcher
 from memsvc.service.startup import check_generation, check_index
+from memsvc.store import feed
 from memsvc.store.store import Store
 from memsvc.store.write_txn import WriteTxn
 from memsvc.store.writer import Writer
@@ -64,6 +68,17 @@ SILENT_S = 60.0
 """Longest time between two signs of life of upkeep; a slow disk takes seconds."""
 HELD_UP_S = 600.0
 """The same while the database file is compacted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Primary:
+    """What a replica knows of its primary: where clients reach it, how far behind it this
+    node is, and what is wrong ("" = nothing)."""
+
+    address: str = ""
+    lag_positions: int = 0
+    lag_ms: int = 0
+    trouble: str = ""
 
 
 def system_clock() -> int:
@@ -90,6 +105,9 @@ class Node:
         builders: Callable[[Path], Builder] = Builder,
     ) -> None:
         self.settings = settings
+        self.follows = settings.node.role == "replica"
+        self.primary: Callable[[], Primary] = lambda: Primary()  # noqa: PLW0108
+        """On a replica: what is known of the one it follows; set once, before it serves."""
         self.clock = clock
         self.metrics = metrics or Metrics()
         check_index(settings)
@@ -114,7 +132,9 @@ class Node:
         undo: ExitStack,
     ) -> None:
         """``undo`` closes again what was opened, when the rest of the start fails."""
-        self.store = Store(settings.storage.data_dir, new_id=lambda: random(16))
+        self.store = Store(
+            settings.storage.data_dir, new_id=lambda: random(16), follower=self.follows
+        )
         undo.callback(self.store.close)
         with self.store.read() as snapshot:
             position = snapshot.position
@@ -125,13 +145,19 @@ class Node:
             self.store,
             self.clock,
             queue_max=settings.storage.write_queue_max,
-            lazy=settings.storage.wal_sync == "every_1000ms",
+            # What a replica has not on disk it would have to ask for again.
+            lazy=settings.storage.wal_sync == "every_1000ms" and not self.follows,
             on_commit=self._committed,
             on_full=self.reserve.give_up,
         )
         undo.callback(self.writer.stop)
         with self.store.read() as snapshot:
             known = snapshot.generations()
+        if not known and self.follows:
+            raise FailedPrecondition(
+                "the store is empty: a replica begins with the log of its primary",
+                reason="NOT_BOOTSTRAPPED",
+            )
         if not known:
             entry = start_generation(settings.index.embedding, settings.index.dimension)
             self.writer.run(lambda txn: txn.append(entry))
@@ -170,6 +196,7 @@ class Node:
             guard_changes=self._guard_changes,
             own_log_wait_s=own_log_wait_s(settings),
         )
+        self.feed = Feed(self.store, self.progress, self.clock)
         self._schedule = Schedule(settings.lifecycle.compact_cron, self._now())
         self.metrics.bind(self.readings)
 
@@ -247,6 +274,14 @@ class Node:
         return gone
 
     def _guard_changes(self) -> None:
+        if self.follows:
+            address = self.primary().address
+            raise FailedPrecondition(
+                "this node is a replica: it takes no changes",
+                reason="NOT_PRIMARY",
+                hint=f"send it to the primary{f' at {address}' if address else ''}",
+                metadata={"primary": address},
+            )
         if self._displaced:
             raise Unavailable(
                 "the data directory is no longer there",
@@ -312,6 +347,9 @@ class Node:
                 ),
                 bool(snapshot.due_requests(now - DAY_MS, 1)),
             )
+        if self.follows:
+            # Expiry and truncation come with the log.
+            due = (False, False, due[2])
         steps: tuple[Callable[[WriteTxn], bool], ...] = (
             sweeper.expire,
             lambda txn: sweeper.purge(txn, expired_before, replaced_before),
@@ -322,6 +360,25 @@ class Node:
             while more and not self._stopping.is_set():
                 more = self.writer.run(step)
                 self._ticked = time.monotonic()
+
+    # -- following another node ---------------------------------------------------------
+
+    def standing(self) -> Standing:
+        """Where the log stands."""
+        with self.store.read() as snapshot:
+            return feed.standing(snapshot)
+
+    def follow(self, records: list[Record]) -> None:
+        """Applies entries of the primary, in one transaction; on disk when it returns. Raises
+        Diverged."""
+
+        def apply(txn: WriteTxn) -> None:
+            for record in records:
+                txn.follow(record.entry, record.digest)
+
+        self.writer.run(apply)
+        if any(record.entry.generation for record in records):
+            self.generations.refresh()
 
     def _flush_recalls(self) -> None:
         for decision in self.recalls.decisions():
@@ -357,6 +414,9 @@ class Node:
             reasons.append("the disk is full: writes are refused")
         if self._overdue:
             reasons.append(self._overdue)
+        primary = self.primary() if self.follows else Primary()
+        if primary.trouble:
+            reasons.append(primary.trouble)
         with self.store.read() as snapshot:
             position = format_position(snapshot.store_id, snapshot.epoch, snapshot.position)
             facts = StoreFacts(
@@ -383,6 +443,8 @@ class Node:
             version=__version__,
             store_id=self.store.store_id,
             reasons=tuple(reasons),
+            lag_positions=primary.lag_positions,
+            lag_ms=primary.lag_ms,
         )
 
     def readings(self) -> NodeReadings:

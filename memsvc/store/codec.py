@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import cast
 
-from memsvc.domain.log import LOG_FORMAT, Action, Effect, Entry, Generation, RememberedRequest
+from memsvc.domain.log import (
+    LOG_FORMAT,
+    Action,
+    Effect,
+    Entry,
+    Generation,
+    Payload,
+    Record,
+    RememberedRequest,
+)
 from memsvc.domain.types import Status
 from memsvc.replication.v1 import log_pb2 as pb
+from memsvc.replication.v1 import replication_service_pb2 as service_pb
 from memsvc.v1 import types_pb2
 
 
@@ -115,3 +126,35 @@ def decode(data: bytes) -> Entry:
         position=message.position,
         time=message.time,
     )
+
+
+def encode_record(record: Record) -> service_pb.Record:
+    """An entry with its payloads, as it travels."""
+    message = service_pb.Record(entry=record.data, digest=record.digest)
+    for place, effect in enumerate(record.entry.effects):
+        payload = effect.payload
+        if payload is not None:
+            message.payloads.add(
+                effect=place,
+                payload=pb.Payload(
+                    head=payload.head,
+                    content=payload.content,
+                    vectors=payload.vectors,
+                    salt=payload.salt,
+                    dedup_key=payload.dedup_key,
+                ),
+            )
+    return message
+
+
+def decode_record(message: service_pb.Record) -> Record:
+    """The reverse. Raises UnknownFormat."""
+    entry = decode(message.entry)
+    effects = list(entry.effects)
+    for found in message.payloads:
+        p = found.payload
+        if found.effect >= len(effects):
+            raise UnknownFormat(f"log entry {entry.position} has no effect {found.effect}")
+        payload = Payload(p.head, p.content, p.salt, p.dedup_key, dict(p.vectors))
+        effects[found.effect] = effects[found.effect]._replace(payload=payload)
+    return Record(replace(entry, effects=tuple(effects)), message.entry, message.digest)

@@ -19,13 +19,20 @@ from memsvc.store.write_txn import UNSETTLED, WriteTxn
 class Store:
     """An open store. Readers take snapshots; the one writer takes write transactions.
 
-    ``new_id`` gives the 16 random bytes that identify a store when it is created.
+    ``new_id`` gives the 16 random bytes that identify a store when it is created. ``follower``:
+    entries come from another node, and none may be appended.
     """
 
     def __init__(
-        self, data_dir: Path, *, readonly: bool = False, new_id: Callable[[], bytes] | None = None
+        self,
+        data_dir: Path,
+        *,
+        readonly: bool = False,
+        new_id: Callable[[], bytes] | None = None,
+        follower: bool = False,
     ) -> None:
         self.data_dir = data_dir
+        self.follower = follower
         self.path = data_dir / "store"
         self._gate = _Gate()
         self._lock_fd = -1
@@ -91,7 +98,7 @@ class Store:
     def write(self, now_ms: int) -> Iterator[WriteTxn]:
         """A write transaction, committed with fsync at the end, aborted by an exception."""
         with self._gate.shared(), self.env.lmdb.begin(write=True) as txn:
-            inner = WriteTxn(self.env, txn, now_ms)
+            inner = WriteTxn(self.env, txn, now_ms, appends=not self.follower)
             yield inner
             inner.flush()
 

@@ -8,6 +8,7 @@ from typing import Final
 
 import lmdb
 
+from memsvc.domain.errors import FailedPrecondition
 from memsvc.domain.log import Action, Entry
 from memsvc.domain.manifest import SegmentMeta
 from memsvc.domain.records import FLAG_ERASED
@@ -21,17 +22,31 @@ UNSETTLED: Final = b"unsettled"
 """Name in ``meta`` of the mark of a lazy writer that has not stopped in order."""
 
 
+class Diverged(Exception):
+    """Entries that were followed gave another digest here."""
+
+
 class WriteTxn(Snapshot):
     """What a decision may read and do. Used by the writer thread only."""
 
-    def __init__(self, env: Env, txn: lmdb.Transaction[bytes], now_ms: int) -> None:
+    def __init__(
+        self, env: Env, txn: lmdb.Transaction[bytes], now_ms: int, *, appends: bool = True
+    ) -> None:
         super().__init__(env, txn)
+        self._appends = appends
         self._applier = Applier(env, txn)
         self.now = max(now_ms, self._applier.time)
         """UTC ms for entries; never before the last entry."""
 
     def append(self, entry: Entry) -> int:
-        """Gives the entry its epoch, position and time, stores and applies it."""
+        """Gives the entry its epoch, position and time, stores and applies it. Raises
+        FailedPrecondition where the log is another node's."""
+        if not self._appends:
+            raise FailedPrecondition(
+                "this node follows the log of its primary",
+                reason="NOT_PRIMARY",
+                hint="send changes to the primary",
+            )
         position = self._applier.position + 1
         self._applier.apply(
             replace(entry, epoch=self._applier.epoch, position=position, time=self.now)
@@ -47,9 +62,12 @@ class WriteTxn(Snapshot):
             replace(entry, epoch=applier.epoch + 1, position=applier.position + 1, time=self.now)
         )
 
-    def replay(self, entry: Entry) -> None:
-        """Applies an entry that already has its position, as a follower does."""
+    def follow(self, entry: Entry, digest: bytes) -> None:
+        """Applies an entry of another database, which had this running digest after it. Raises
+        Diverged when it is another here; the transaction must then be aborted."""
         self._applier.apply(entry)
+        if self._applier.digest != digest:
+            raise Diverged(f"entry {entry.position} gave another digest than where it came from")
 
     @property
     def position(self) -> int:

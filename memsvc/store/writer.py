@@ -99,7 +99,7 @@ class Writer:
         self._idle = True
         self._last_group = 1
         self.stats = WriterStats()
-        self._lost = store.unsettled()
+        self._lost = store.unsettled() and not store.follower
         """Positions may have been told that no entry has: an epoch begins before the next
         transaction, which takes them back."""
         self._marked = self._lost

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 from memsvc.domain.records import FLAG_CURRENT, FLAG_ERASED, unpack_state
 from memsvc.domain.types import Status
-from memsvc.service.compaction import entries
 from memsvc.service.node import Node
 from memsvc.store import keys
 from memsvc.store.env import Env
+from memsvc.store.feed import records
 from memsvc.store.snapshot import Snapshot
 from memsvc.store.write_txn import WriteTxn
 
@@ -72,15 +73,15 @@ def check_replay(node: Node, folder: Path) -> None:
         position = 0
         while True:
             with node.store.read() as snapshot:
-                found = list(entries(snapshot, position))
+                found = list(islice(records(snapshot, position), 200))
             if not found:
                 break
             with copy.lmdb.begin(write=True) as txn:
                 target = WriteTxn(copy, txn, 0)
-                for entry in found:
-                    target.replay(entry)
+                for record in found:
+                    target.follow(record.entry, record.digest)
                 target.flush()
-            position = found[-1].position
+            position = found[-1].entry.position
         ours, theirs = _tables(node.store.env), _tables(copy)
     finally:
         copy.close()

@@ -65,7 +65,13 @@ def test_http_can_be_switched_off() -> None:
         ({"server.tls.cert_file": "a.pem"}, "server.tls.key_file"),
         ({"server.tls.key_file": "a.pem"}, "server.tls.cert_file"),
         ({"server.tls.client_ca_file": "a.pem"}, "server.tls.client_ca_file"),
-        ({"node.role": "replica"}, "node.role"),
+        ({"node.role": "replica"}, "replication.primary"),
+        ({"node.role": "primary"}, "replication.listen"),
+        ({"replication.listen": "127.0.0.1:1"}, "replication.listen"),
+        (
+            {"node.role": "primary", "replication.listen": "0.0.0.0:8850"},
+            "replication.token_file",
+        ),
     ],
 )
 def test_contradictions_are_refused(overrides: dict[str, object], key: str) -> None:
@@ -115,7 +121,6 @@ def test_every_setting_can_be_read_by_name() -> None:
         ("storage.snapshot_interval_min", 5),
         ("storage.snapshot_keep", 9),
         ("lifecycle.cold_archive_after_days", 1),
-        ("node.role", "primary"),
     ],
 )
 def test_settings_without_effect_say_so_when_they_are_set_and_in_the_reference(

@@ -79,7 +79,7 @@ def test_an_entry_of_an_earlier_epoch_is_refused(store: Store):
     with store.read() as snapshot:
         assert (snapshot.epoch, snapshot.epochs) == (2, {2: 1})
     with pytest.raises(ValueError, match="epoch"), store.write(1) as txn:
-        txn.replay(Entry("", "", Action.NONE, epoch=1, position=2))
+        txn.follow(Entry("", "", Action.NONE, epoch=1, position=2), b"")
 
 
 def test_a_copy_that_replays_the_log_has_the_same_epochs(store: Store, tmp_path: Path):
@@ -92,7 +92,7 @@ def test_a_copy_that_replays_the_log_has_the_same_epochs(store: Store, tmp_path:
         for position in range(1, snapshot.position + 1):
             found = snapshot.entry(position)
             assert found is not None
-            txn.replay(found[0])
+            txn.follow(found[0], found[2])
     with store.read() as ours, other.read() as theirs:
         assert theirs.epochs == ours.epochs == {2: 2}
         assert (theirs.epoch, theirs.digest) == (ours.epoch, ours.digest)

@@ -1,0 +1,258 @@
+"""The replication service of a primary: gRPC in front of a Feed."""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NoReturn, cast
+
+import grpc
+
+from memsvc.config import Settings
+from memsvc.domain.errors import FailedPrecondition
+from memsvc.domain.log import LOG_FORMAT
+from memsvc.domain.replication import Standing, Verdict, Window
+from memsvc.replication.v1 import replication_service_pb2 as pb
+from memsvc.replication.v1 import replication_service_pb2_grpc as pb_grpc
+from memsvc.rpc.tls import server_credentials
+from memsvc.service.feed import Feed, Following
+from memsvc.service.listening import ListenError, TlsFiles, tls_of
+from memsvc.store import codec
+from memsvc.version import __version__
+
+_log = logging.getLogger(__name__)
+
+TOKEN_KEY: Final = "x-memsvc-replication-token"
+MAX_FOLLOWERS: Final = 16
+"""Streams at once; each holds two threads."""
+MESSAGE_BYTES: Final = 1 << 20
+"""Payload bytes in one message, unless a single entry has more."""
+WINDOW_BYTES: Final = 8 << 20
+"""Bytes on their way to one follower that it has not acknowledged."""
+MAX_MESSAGE_BYTES: Final = 128 << 20
+"""A single entry: one Write of server.max_message_bytes."""
+SIGN_OF_LIFE_S: Final = 0.2
+CHANNEL_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+    ("grpc.so_reuseport", 0),
+)
+
+
+def standing_message(standing: Standing) -> pb.Standing:
+    """Where a log stands, as it travels."""
+    return pb.Standing(
+        store_id=standing.store_id,
+        epoch=standing.epoch,
+        position=standing.position,
+        digest=standing.digest,
+    )
+
+
+def standing_of(message: pb.Standing) -> Standing:
+    """The reverse."""
+    return Standing(message.store_id, message.epoch, message.position, message.digest)
+
+
+class ReplicationServicer(pb_grpc.ReplicationServiceServicer):
+    """memsvc.replication.v1.ReplicationService over a Feed. ``token`` "" asks for none."""
+
+    def __init__(self, feed: Feed, token: str, address: str) -> None:
+        self._feed = feed
+        self._token = token
+        self._address = address
+        self.stopping = threading.Event()
+
+    def Probe(self, request: pb.ProbeRequest, context: grpc.ServicerContext) -> pb.ProbeResponse:
+        """See the proto."""
+        self._admit(context)
+        verdict, reason, mine = self._feed.judge(standing_of(request.standing), request.log_format)
+        return pb.ProbeResponse(
+            verdict=cast("pb.Verdict.ValueType", int(verdict)),
+            standing=standing_message(mine),
+            reason=reason,
+            log_format=LOG_FORMAT,
+            version=__version__,
+            address=self._address,
+        )
+
+    def Follow(
+        self, request_iterator: Iterator[pb.FollowRequest], context: grpc.ServicerContext
+    ) -> Iterator[pb.FollowResponse]:
+        """See the proto."""
+        self._admit(context)
+        first = next(request_iterator, None)
+        if first is None or not first.HasField("start"):
+            _abort(context, grpc.StatusCode.INVALID_ARGUMENT, "the first message is not a start")
+        start = first.start
+        standing = standing_of(start.standing)
+        verdict, reason, _ = self._feed.judge(standing, start.log_format)
+        if verdict is not Verdict.FOLLOW:
+            _abort(context, grpc.StatusCode.FAILED_PRECONDITION, f"{verdict.name}: {reason}")
+        following = self._feed.enter(start.node_id, standing.position)
+        _log.info(
+            "%s (memsvc %s) follows from position %d",
+            start.node_id,
+            start.version,
+            standing.position,
+        )
+        stream = _Stream(following, Window(WINDOW_BYTES))
+        reader = threading.Thread(
+            target=stream.acknowledge, args=(request_iterator,), name="memsvc-acks", daemon=True
+        )
+        reader.start()
+        try:
+            yield from self._records(standing.position, stream, context)
+        finally:
+            stream.end()
+            self._feed.leave(following)
+            _log.info("%s follows no longer, at position %d", start.node_id, following.applied)
+
+    def _records(
+        self, sent: int, stream: _Stream, context: grpc.ServicerContext
+    ) -> Iterator[pb.FollowResponse]:
+        feed = self._feed
+
+        def ended() -> bool:
+            return stream.ended or self.stopping.is_set() or not context.is_active()
+
+        while not ended():
+            message = pb.FollowResponse()
+            if stream.wait_for_room(SIGN_OF_LIFE_S) and feed.wait(sent, SIGN_OF_LIFE_S, ended):
+                found = feed.records(sent, MESSAGE_BYTES)
+                message.records.extend(map(codec.encode_record, found))
+                sent = found[-1].entry.position
+                stream.sent(sent, sum(record.size for record in found))
+            message.position, message.time = feed.position, feed.clock()
+            yield message
+
+    def _admit(self, context: grpc.ServicerContext) -> None:
+        if not self._token:
+            return
+        given = dict(context.invocation_metadata()).get(TOKEN_KEY, "")
+        if not isinstance(given, str) or not hmac.compare_digest(given, self._token):
+            _abort(
+                context,
+                grpc.StatusCode.UNAUTHENTICATED,
+                "the token of replication.token_file is needed",
+            )
+
+
+def _abort(context: grpc.ServicerContext, code: grpc.StatusCode, text: str) -> NoReturn:
+    context.abort(code, text)
+    raise AssertionError  # abort has raised
+
+
+class _Stream:
+    """One open stream: what is on its way, told by two threads."""
+
+    def __init__(self, following: Following, window: Window) -> None:
+        self._following = following
+        self._window = window
+        self._changed = threading.Condition()
+        self.ended = False
+
+    def acknowledge(self, requests: Iterator[pb.FollowRequest]) -> None:
+        """Takes acknowledgements until the follower is gone."""
+        try:
+            for request in requests:
+                with self._changed:
+                    self._window.acknowledged(request.applied)
+                    self._following.applied = max(self._following.applied, request.applied)
+                    self._changed.notify_all()
+        except grpc.RpcError:
+            pass  # it went away
+        finally:
+            self.end()
+
+    def end(self) -> None:
+        with self._changed:
+            self.ended = True
+            self._changed.notify_all()
+
+    def sent(self, position: int, size: int) -> None:
+        with self._changed:
+            self._window.sent(position, size)
+
+    def wait_for_room(self, seconds: float) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: self.ended or self._window.open, seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicationOptions:
+    """Where a primary listens for followers, and where clients reach it (``address``);
+    ``token`` "" asks for none."""
+
+    listen: str
+    address: str
+    token: str = ""
+    tls: TlsFiles | None = None
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> ReplicationOptions:
+        """The listener of ``replication.listen``. Raises FailedPrecondition when the token's
+        file cannot be read."""
+        own = settings.replication
+        return cls(
+            own.listen,
+            own.advertise or settings.server.listen,
+            read_token(own.token_file),
+            tls_of(settings),
+        )
+
+
+def read_token(path: str) -> str:
+    """The secret between the nodes; "" without a file. Raises FailedPrecondition."""
+    if not path:
+        return ""
+    try:
+        token = Path(path).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise FailedPrecondition(f"replication.token_file cannot be read: {error}") from error
+    if not token:
+        raise FailedPrecondition(f"replication.token_file: {path} is empty")
+    return token
+
+
+class ReplicationServer:
+    """The listener for followers. ``start`` once, ``stop`` once."""
+
+    def __init__(self, feed: Feed, options: ReplicationOptions) -> None:
+        self._options = options
+        self._servicer = ReplicationServicer(feed, options.token, options.address)
+        # A Follow holds its thread; as many again are for Probes.
+        self._server = grpc.server(
+            ThreadPoolExecutor(2 * MAX_FOLLOWERS, "memsvc-feed"),
+            options=CHANNEL_OPTIONS,
+            maximum_concurrent_rpcs=2 * MAX_FOLLOWERS,
+        )
+        pb_grpc.add_ReplicationServiceServicer_to_server(self._servicer, self._server)
+        self.port = 0
+
+    def start(self) -> None:
+        """Listens. Raises ListenError."""
+        listen, tls = self._options.listen, self._options.tls
+        try:
+            if tls is None:
+                self.port = self._server.add_insecure_port(listen)
+            else:
+                self.port = self._server.add_secure_port(listen, server_credentials(tls))
+        except RuntimeError as error:
+            raise ListenError(f"replication.listen: cannot listen on {listen}") from error
+        self._server.start()
+        _log.info("followers are served on %s", listen)
+
+    def stop(self) -> None:
+        """Ends all streams; followers come back to whoever listens here next."""
+        self._servicer.stopping.set()
+        self._server.stop(1.0).wait()

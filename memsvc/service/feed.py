@@ -1,0 +1,90 @@
+"""What a primary gives its followers: where it stands, and the log behind a position."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import takewhile
+
+from memsvc.domain.log import LOG_FORMAT, Record
+from memsvc.domain.replication import Standing, Verdict, judge
+from memsvc.service.api import Control
+from memsvc.service.memory import Progress
+from memsvc.store import feed
+from memsvc.store.store import Store
+
+
+@dataclass(slots=True)
+class Following:
+    """A follower whose stream is open: its name, and the position that is on its disk."""
+
+    node_id: str
+    applied: int
+
+
+class Feed:
+    """The log of a node for others. ``clock`` gives UTC ms."""
+
+    def __init__(self, store: Store, progress: Progress, clock: Callable[[], int]) -> None:
+        self._store = store
+        self._progress = progress
+        self.clock = clock
+        self._lock = threading.Lock()
+        self._followers: list[Following] = []
+
+    def judge(self, follower: Standing, log_format: int) -> tuple[Verdict, str, Standing]:
+        """What a follower should do, why, and where this node stands."""
+        with self._store.read() as snapshot:
+            mine = feed.standing(snapshot)
+            same = feed.agrees(snapshot, follower)
+        if log_format < LOG_FORMAT:
+            reason = f"entries have format {LOG_FORMAT}, the follower knows {log_format}"
+            return Verdict.TOO_OLD, reason, mine
+        verdict, reason = judge(mine, follower, same)
+        return verdict, reason, mine
+
+    def records(self, after: int, most_bytes: int) -> list[Record]:
+        """Entries behind a position that fit ``most_bytes``; one at least when there is one.
+        Raises PayloadMismatch."""
+        left = most_bytes
+
+        def fits(record: Record) -> bool:
+            nonlocal left
+            first = left == most_bytes
+            left -= record.size
+            return first or left >= 0
+
+        with self._store.read() as snapshot:
+            return list(takewhile(fits, feed.records(snapshot, after)))
+
+    @property
+    def position(self) -> int:
+        """Position of the last entry."""
+        with self._store.read() as snapshot:
+            return snapshot.position
+
+    def wait(self, after: int, seconds: float, cancelled: Callable[[], bool]) -> bool:
+        """Whether there are entries behind a position, now or within the time."""
+        return self._progress.wait_for(after + 1, Control(time.monotonic() + seconds, cancelled))
+
+    # -- who follows -------------------------------------------------------------------
+
+    @property
+    def followers(self) -> list[Following]:
+        """Those whose streams are open."""
+        with self._lock:
+            return list(self._followers)
+
+    def enter(self, node_id: str, applied: int) -> Following:
+        """A stream was opened."""
+        following = Following(node_id, applied)
+        with self._lock:
+            self._followers.append(following)
+        return following
+
+    def leave(self, following: Following) -> None:
+        """It was closed."""
+        with self._lock:
+            self._followers.remove(following)

@@ -1,0 +1,1 @@
+"""A read replica: bootstrap, follow, apply, serve."""
