@@ -11,7 +11,7 @@ from itertools import takewhile
 from memsvc.domain.log import LOG_FORMAT, Record
 from memsvc.domain.replication import Standing, Verdict, judge
 from memsvc.service.api import Control
-from memsvc.service.memory import Progress
+from memsvc.service.querying import Progress
 from memsvc.store import feed
 from memsvc.store.store import Store
 
