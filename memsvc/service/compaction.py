@@ -49,7 +49,7 @@ def compact(store: Store, writer: Writer, builder: Builder) -> int:
     builder.run({"job": "copy", "to": str(target)})
     copy = Env(target, readonly=False)
     try:
-        _forget_dirt(copy)
+        forget_dirt(copy)
         while _catch_up(store, copy):
             pass
         writer.exclusive(lambda: _finish(store, copy, target))
@@ -73,8 +73,8 @@ def _finish(store: Store, copy: Env, target: Path) -> None:
     store.swap_file(target)
 
 
-def _forget_dirt(copy: Env) -> None:
-    """A fresh copy holds nothing that was deleted."""
+def forget_dirt(copy: Env) -> None:
+    """Notes that a fresh copy holds nothing that was deleted."""
     with copy.lmdb.begin(write=True) as txn:
         txn.put(b"dirty_since", U64.pack(0), db=copy.tables["meta"])
 

@@ -53,14 +53,13 @@ class WriteTxn(Snapshot):
         )
         return position
 
-    def begin_epoch(self) -> None:
-        """Appends an entry of a new epoch. Positions of the epochs before that lie behind
-        are lost from here on, and followers learn it from the log."""
-        entry = Entry("", "", Action.NONE, actor="system", reason="positions were lost")
+    def begin_epoch(self, least: int = 0, reason: str = "positions were lost") -> None:
+        """Appends an entry of a new epoch, at least ``least``. Positions of the epochs before
+        that lie behind are lost from here on, and followers learn it from the log."""
+        entry = Entry("", "", Action.NONE, actor="system", reason=reason)
         applier = self._applier
-        applier.apply(
-            replace(entry, epoch=applier.epoch + 1, position=applier.position + 1, time=self.now)
-        )
+        epoch = max(applier.epoch + 1, least)
+        applier.apply(replace(entry, epoch=epoch, position=applier.position + 1, time=self.now))
 
     def follow(self, entry: Entry, digest: bytes) -> None:
         """Applies an entry of another database, which had this running digest after it. Raises
@@ -205,6 +204,15 @@ class WriteTxn(Snapshot):
                     keys.TENANT_VALUE.pack(self.position, self.now),
                     db=self._t["erasures"],
                 )
+
+    def date_erasure(self, partition: int, row: int, time_ms: int) -> None:
+        """Says that a row, which segments may still hold, was erased earlier: at ``time_ms``."""
+        key = keys.row_key(partition, row)
+        value = self._txn.get(key, db=self._t["erasures"])
+        if value is not None:
+            position, time = keys.TENANT_VALUE.unpack(value)
+            value = keys.TENANT_VALUE.pack(position, min(time, time_ms))
+            self._txn.put(key, value, db=self._t["erasures"])
 
     def set_unsettled(self, unsettled: bool) -> None:
         """Puts or takes away the mark that a crash from here on loses acknowledged writes."""

@@ -93,9 +93,9 @@ def read_manifest(folder: Path) -> SnapshotManifest:
     return manifest_from_json(text, str(folder))
 
 
-def snapshots_in(folder: Path) -> list[tuple[Path, SnapshotManifest]]:
-    """Whole snapshots that are the folder or stand in it, oldest first. What is not finished,
-    or cannot be read, is left out."""
+def snapshots_in(folder: Path, *, strict: bool = False) -> list[tuple[Path, SnapshotManifest]]:
+    """Whole snapshots that are the folder or stand in it, oldest first. What is not finished is
+    left out; so is what cannot be read, unless ``strict``: then FailedPrecondition."""
     found = []
     children = sorted(folder.iterdir()) if folder.is_dir() else []
     for path in (folder, *children):
@@ -104,7 +104,8 @@ def snapshots_in(folder: Path) -> list[tuple[Path, SnapshotManifest]]:
         try:
             found.append((path, read_manifest(path)))
         except FailedPrecondition:
-            continue
+            if strict:
+                raise
     return sorted(found, key=lambda one: (one[1].time, one[1].position))
 
 
