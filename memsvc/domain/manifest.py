@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Final
 
 MANIFEST_FORMAT: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
+class GraphSettings:
+    """What a graph was asked to be built with: number format, links of a row, and candidates
+    looked at when a row is linked (small graphs take fewer, see segments/build.py)."""
+
+    dtype: str
+    m: int
+    ef_construction: int
+
+
+@dataclass(frozen=True, slots=True)
 class FileMeta:
     """One file of a segment. ``kind`` is rows, scan, graph, postings or columns; ``generation``
-    0 for files that hold no vectors; ``checksum`` the xxh3-128 of the whole file in hex."""
+    0 for files that hold no vectors; ``checksum`` the xxh3-128 of the whole file in hex;
+    ``graph`` what a graph was built with, None where that was not written down."""
 
     kind: str
     generation: int
     name: str
     bytes: int
     checksum: str
+    graph: GraphSettings | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +60,31 @@ class SegmentMeta:
 
     def to_json(self) -> bytes:
         """The form that is stored."""
-        return json.dumps({"format": MANIFEST_FORMAT, **asdict(self)}).encode()
+        raw = asdict(self)
+        for file in raw["files"]:
+            # Versions before it was written down refuse names that they do not know.
+            if file["graph"] is None:
+                del file["graph"]
+        return json.dumps({"format": MANIFEST_FORMAT, **raw}).encode()
 
 
 def segment_from_json(data: bytes | str) -> SegmentMeta:
-    """The segment from its stored form. Raises ValueError for another format."""
+    """The segment from its stored form; what a later version added is passed over. Raises
+    ValueError for another format."""
     raw: dict[str, Any] = json.loads(data)
     if raw.pop("format", None) != MANIFEST_FORMAT:
         raise ValueError(f"segment manifest format is not {MANIFEST_FORMAT}")
-    files = tuple(FileMeta(**f) for f in raw.pop("files"))
-    return SegmentMeta(**raw, files=files)
+    files = tuple(_file(f) for f in raw.pop("files"))
+    return SegmentMeta(**{k: v for k, v in raw.items() if k in _SEGMENT_FIELDS}, files=files)
+
+
+_SEGMENT_FIELDS: Final = frozenset(f.name for f in fields(SegmentMeta))
+_FILE_FIELDS: Final = frozenset(f.name for f in fields(FileMeta))
+
+
+def _file(raw: dict[str, Any]) -> FileMeta:
+    graph = raw.pop("graph", None)
+    settings = (
+        GraphSettings(graph["dtype"], graph["m"], graph["ef_construction"]) if graph else None
+    )
+    return FileMeta(**{k: v for k, v in raw.items() if k in _FILE_FIELDS}, graph=settings)

@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from memsvc.domain.manifest import FileMeta, SegmentMeta
+from memsvc.domain.manifest import FileMeta, GraphSettings, SegmentMeta
 from memsvc.domain.records import RowRecord
 from memsvc.segments.arrayfile import ArrayFile, ArrayFileWriter
 from memsvc.segments.column_file import write_columns
@@ -105,6 +105,17 @@ def construction_breadth(ef_construction: int, vectors: int) -> int:
     """``ef_construction`` of a graph over so many vectors. A small graph is soon merged away and
     needs less to be as good: see DESIGN.md for the measurement."""
     return min(ef_construction, SMALL_EF) if vectors < SMALL_ROWS else ef_construction
+
+
+def same_graph(built: GraphSettings | None, wanted: GraphSettings, rows: int) -> bool:
+    """Whether a graph of a segment of ``rows`` rows is as it would be built now. One of which
+    is not known how it was built is not."""
+    return (
+        built is not None
+        and (built.dtype, built.m) == (wanted.dtype, wanted.m)
+        and construction_breadth(built.ef_construction, rows)
+        == construction_breadth(wanted.ef_construction, rows)
+    )
 
 
 def estimate_bytes(spec: BuildSpec, count: int) -> int:
@@ -276,7 +287,9 @@ class _Builder:
             done = (self._graphs + min(1.0, low / len(vectors))) / len(spec.generations)
             self._progress(_SHARE_OF_READING + _SHARE_OF_GRAPHS * done)
         self._graphs += 1
-        self._add("graph", generation, name, graph.save(self._folder / name))
+        built = GraphSettings(spec.dtype, spec.m, spec.ef_construction)
+        written = graph.save(self._folder / name)
+        self._files.append(FileMeta("graph", generation, name, *written, graph=built))
 
 
 class _VectorWriter:

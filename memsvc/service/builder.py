@@ -71,6 +71,14 @@ class Builder:
                 self._process.kill()
                 self._process.wait()
 
+    def break_off(self) -> None:
+        """Ends the job that runs, which raises BuilderFailed; the next job starts a process
+        anew."""
+        with self._lock:
+            if self._process is not None:
+                self._process.kill()
+                self._process.wait()
+
     def _started(self, idle: bool) -> subprocess.Popen[str]:
         with self._lock:
             if self._stopped:

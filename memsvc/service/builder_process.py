@@ -18,17 +18,24 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
+from memsvc.domain.manifest import SegmentMeta, segment_from_json
 from memsvc.domain.records import RowRecord
 from memsvc.segments.build import BuildSpec, build_segment
+from memsvc.segments.check import disagreement, graph_recall
+from memsvc.segments.errors import SegmentDamaged
+from memsvc.segments.segment import Segment
 from memsvc.store import heads
 from memsvc.store.store import Store
 from memsvc.text.index import invert
-from memsvc.text.tokenize import terms
+from memsvc.text.tokenize import ANALYZER_VERSION, terms
 
 NICE = 19
+RECALL_SAMPLES = 50
+"""Searches by which graphs are compared; each also takes an exact scan of the segment."""
 PR_SET_PDEATHSIG = 1
 
 
@@ -56,6 +63,9 @@ class Builder:
             return self._build(BuildSpec.from_json(json.dumps(job["spec"])), Path(job["root"]))
         if job["job"] == "copy":
             return self._copy(Path(job["to"]))
+        if job["job"] == "check":
+            old, new = (segment_from_json(json.dumps(job[key])) for key in ("old", "new"))
+            return self._check(Path(job["root"]), old, new)
         raise ValueError(f"unknown job {job['job']!r}")
 
     @contextlib.contextmanager
@@ -68,23 +78,43 @@ class Builder:
             store.close()
 
     def _build(self, spec: BuildSpec, root: Path) -> object:
-        with self.opened() as store, store.read() as snapshot:
-            # The segment is for the position it was read at, whatever was asked.
-            spec = BuildSpec.from_json(
-                json.dumps({**json.loads(spec.to_json()), "position": snapshot.position})
-            )
-            rows = snapshot.records(
-                spec.partition, spec.row_lo, spec.row_hi, [g for g, _ in spec.generations]
-            )
+        with contextlib.ExitStack() as reading:
+            store = reading.enter_context(self.opened())
+            snapshot = reading.enter_context(store.read())
+
+            def rows() -> Iterator[RowRecord]:
+                yield from snapshot.records(
+                    spec.partition, spec.row_lo, spec.row_hi, [g for g, _ in spec.generations]
+                )
+                # The graph is made from the rows file, and a throttled one takes long: the
+                # database would grow as long as this snapshot keeps old pages.
+                reading.close()
+
             meta = build_segment(
-                spec,
-                rows,
+                # The segment is for the position it was read at, whatever was asked.
+                replace(spec, position=snapshot.position),
+                rows(),
                 root,
                 row_terms,
                 invert,
                 progress=lambda share: self.tell(progress=share),
             )
         return json.loads(meta.to_json())
+
+    def _check(self, root: Path, old: SegmentMeta, new: SegmentMeta) -> object:
+        """Compares a segment with the one it is to replace and with the records: what is
+        wrong with its rows ("" = nothing), and by generation what the graphs find of what is
+        there, 0 to 1 or null without a graph."""
+        before, after = Segment.open(root, old), Segment.open(root, new, analyzer=ANALYZER_VERSION)
+        with self.opened() as store, store.read() as snapshot:
+            live = snapshot.current_rows(new.partition, new.row_lo, new.row_hi)
+        problem = disagreement(before, after, live)
+        recalls = []
+        if not problem:
+            for generation in sorted({f.generation for f in new.files if f.kind == "graph"}):
+                found = [_recall(segment, generation) for segment in (before, after)]
+                recalls.append([generation, *found])
+        return {"problem": problem, "recalls": recalls}
 
     def _copy(self, to: Path) -> object:
         """A compacted copy of the database, flushed to disk. Returns its position."""
@@ -103,6 +133,13 @@ class Builder:
             finally:
                 os.close(folder)
         return {"bytes": (to / "data.mdb").stat().st_size}
+
+
+def _recall(segment: Segment, generation: int) -> float | None:
+    try:
+        return graph_recall(segment, generation, samples=RECALL_SAMPLES)
+    except SegmentDamaged:
+        return None
 
 
 def main() -> None:

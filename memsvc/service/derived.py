@@ -6,9 +6,9 @@ from typing import Final
 
 from memsvc.config import Settings
 from memsvc.segments.columns import Indexed
-from memsvc.service.maintenance import IndexSettings
 from memsvc.service.querying import CallSettings
 from memsvc.service.search.plan import SearchSettings
+from memsvc.service.segment_builds import IndexSettings
 from memsvc.service.writing import WriteLimits
 from memsvc.store.writer import LAZY_COMMIT_S
 

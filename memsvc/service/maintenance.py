@@ -8,36 +8,28 @@ removed at the next start. See DESIGN.md.
 
 from __future__ import annotations
 
-import itertools
-import json
 import logging
-import re
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Final
 
 from memsvc.domain import merging
-from memsvc.domain.manifest import SegmentMeta, segment_from_json
+from memsvc.domain.manifest import SegmentMeta
 from memsvc.domain.merging import Job, Sealed
-from memsvc.segments.build import GRAPH_MIN_ROWS, BuildSpec, estimate_bytes
-from memsvc.segments.columns import Indexed
 from memsvc.segments.errors import Damage
-from memsvc.segments.files import TEMPORARY_SUFFIX
 from memsvc.service.builder import Builder, BuilderFailed
 from memsvc.service.compaction import CompactionFailed, compact
 from memsvc.service.damage import Damages
-from memsvc.service.search.registry import Views, partition_dir
+from memsvc.service.search.registry import Views
+from memsvc.service.segment_builds import Generations, IndexSettings, SegmentBuilds
 from memsvc.service.workqueue import COMPACT, LANES, Wish, WorkQueue
 from memsvc.store.keys import Partition, name_key
 from memsvc.store.snapshot import Snapshot
 from memsvc.store.store import Store
 from memsvc.store.writer import Writer
-from memsvc.text.tokenize import ANALYZER_VERSION
 
 log = logging.getLogger(__name__)
 
@@ -50,20 +42,6 @@ LOOK_EVERY: Final = 1_000
 CHANGES_MAX: Final = 20_000
 """Changes since a segment was built at which it is written anew, so that opening it stays
 quick."""
-_PARTITION: Final = re.compile("[0-9a-f]{8}")
-
-
-@dataclass(frozen=True, slots=True)
-class IndexSettings:
-    """What segments are built with (index.* and storage.seal_rows)."""
-
-    dtype: str
-    m: int
-    ef_construction: int
-    indexed: Indexed
-    seal_rows: int
-    build_share: float = 1.0
-    graph_min_rows: int = GRAPH_MIN_ROWS
 
 
 class Maintenance:
@@ -84,16 +62,13 @@ class Maintenance:
     ) -> None:
         self._store = store
         self._writer = writer
-        self._views = views
-        self.settings = settings
         self._clock = clock
         self._purge_delay_ms = purge_delay_ms
         self._on_built = on_built
         self._queue = WorkQueue()
         self.damages = Damages(store, views, self.look_at)
+        self.builds = SegmentBuilds(store, writer, views, self.damages, settings, clock)
         self._stopping = False
-        self._manifest = threading.Lock()
-        self._numbers_given = itertools.count(1)
         self._commits: dict[int, int] = {}
         self._builders = {lane: builders(store.data_dir) for lane in LANES}
         self._threads = [
@@ -105,9 +80,18 @@ class Maintenance:
             threading.Thread(target=self._survey, name="memsvc-survey", daemon=True)
         )
 
+    @property
+    def settings(self) -> IndexSettings:
+        """What segments are built with."""
+        return self.builds.settings
+
+    @settings.setter
+    def settings(self, settings: IndexSettings) -> None:
+        self.builds.settings = settings
+
     def start(self) -> None:
         """Clears what a crash left, and begins to work."""
-        self._remove_orphans()
+        self.builds.remove_orphans()
         for thread in self._threads:
             thread.start()
         self.damages.start()
@@ -172,6 +156,7 @@ class Maintenance:
         )
         self._queue.ask(numbers, seal_min_rows=seal_min_rows, merge_all=merge_all, purge=purge)
         if purge:
+            self.builds.reclaim(at_once=True)
             self.compact_soon(self._erasing(numbers))
         return len(numbers)
 
@@ -304,30 +289,12 @@ class Maintenance:
             )
         return found
 
-    def _build(
-        self, lane: str, number: int, job: Job, generations: tuple[tuple[int, int], ...]
-    ) -> None:
+    def _build(self, lane: str, number: int, job: Job, generations: Generations) -> None:
         started = time.monotonic()
-        root = partition_dir(self._store.data_dir, number)
-        root.mkdir(parents=True, exist_ok=True)
-        spec = self._spec(number, job, generations)
-        needed = estimate_bytes(spec, job.row_hi - job.row_lo)
-        free = shutil.disk_usage(root).free
-        if free < needed:
-            raise BuilderFailed(f"{free} bytes free, about {needed} needed")
-        try:
-            done = self._builders[lane].run(
-                {"job": "build", "spec": json.loads(spec.to_json()), "root": str(root)},
-                idle=job.calmly,
-            )
-        except BuilderFailed:
-            # What it had written may be of memories that are to be erased.
-            for leftover in (spec.name + TEMPORARY_SUFFIX, spec.name):
-                shutil.rmtree(root / leftover, ignore_errors=True)
-            raise
-        meta = segment_from_json(json.dumps(done))
-        if not self._swap(number, job, meta):
-            shutil.rmtree(root / meta.name, ignore_errors=True)
+        share = self.settings.build_share if job.calmly else 1.0
+        spec = self.builds.spec(number, job, generations, share)
+        meta = self.builds.build(self._builders[lane], spec, idle=job.calmly)
+        if not self.builds.swap(number, job.replaces, meta):
             return
         self._on_built(True)
         log.info(
@@ -341,61 +308,6 @@ class Maintenance:
         if lane == "seal":
             self.look_at(number)
 
-    def _swap(self, number: int, job: Job, meta: SegmentMeta) -> bool:
-        root = partition_dir(self._store.data_dir, number)
-        # The next query should not be the one to map the new files.
-        self._views.expect(meta)
-        with self._manifest:
-            swapped = self._writer.run(lambda txn: txn.swap_segments(number, job.replaces, meta))
-        if swapped:
-            self.damages.replaced(number, job.replaces)
-        # A view that no query asks for must not keep the old files on the disk.
-        self._views.settle(number)
-        if swapped:
-            # Views that still search them have the files mapped; the space is freed when
-            # the last one is gone.
-            for name in job.replaces:
-                shutil.rmtree(root / name, ignore_errors=True)
-        return swapped
-
-    def _spec(self, number: int, job: Job, generations: tuple[tuple[int, int], ...]) -> BuildSpec:
-        given = next(self._numbers_given)
-        name = f"{job.row_lo:012x}-{job.row_hi:012x}-{self._clock():x}-{given}"
-        s = self.settings
-        return BuildSpec(
-            name=name,
-            partition=number,
-            row_lo=job.row_lo,
-            row_hi=job.row_hi,
-            position=0,
-            generations=generations,
-            dtype=s.dtype,
-            m=s.m,
-            ef_construction=s.ef_construction,
-            graph_min_rows=s.graph_min_rows,
-            indexed=s.indexed,
-            throttle=s.build_share if job.calmly else 1.0,
-            analyzer=ANALYZER_VERSION,
-        )
-
     def _compact_now(self) -> None:
-        with self._manifest:
+        with self.builds.manifest:
             compact(self._store, self._writer, self._builders["merge"])
-
-    # -- starting ----------------------------------------------------------------------
-
-    def _remove_orphans(self) -> None:
-        """Removes folders that no manifest entry names: of builds that a crash cut off."""
-        top = self._store.data_dir / "segments"
-        if not top.is_dir():
-            return
-        with self._store.read() as snapshot:
-            for folder in top.iterdir():
-                # Others put things here too: lost+found, .DS_Store.
-                if not _PARTITION.fullmatch(folder.name) or not folder.is_dir():
-                    continue
-                named = {s.name for s in snapshot.segments(int(folder.name, 16))}
-                for child in folder.iterdir():
-                    if child.name not in named and child.is_dir():
-                        log.info("removing %s, left by an unfinished build", child)
-                        shutil.rmtree(child, ignore_errors=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from typing import Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 import lmdb
 import numpy as np
@@ -31,6 +31,10 @@ class Change(NamedTuple):
 
     row: int
     generation: int
+
+
+LOCAL: Final = b"local/"
+"""Names in ``meta`` of what belongs to this node and its files, and is not in the log."""
 
 
 class Snapshot:
@@ -335,11 +339,21 @@ class Snapshot:
                 break
         return found
 
+    def current_rows(self, partition: int, lo: int, hi: int) -> np.ndarray:
+        """Rows of [lo, hi) that are current and still have their payload: numbers, int64 (n,)."""
+        rows, states = self.state_range(partition, lo, hi)
+        found: np.ndarray = rows[states["flags"] & (FLAG_CURRENT | FLAG_ERASED) == FLAG_CURRENT]
+        return found
+
     def count_current(self, partition: int, lo: int, hi: int) -> int:
         """Rows of [lo, hi) that are current and still have their payload."""
-        _, states = self.state_range(partition, lo, hi)
-        flags = states["flags"] & (FLAG_CURRENT | FLAG_ERASED)
-        return int(np.count_nonzero(flags == FLAG_CURRENT))
+        return len(self.current_rows(partition, lo, hi))
+
+    def local(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """What WriteTxn.keep put under names that begin so, in their order: the name behind
+        the prefix, and the value."""
+        for key, value in self._prefix("meta", LOCAL + prefix):
+            yield key[len(LOCAL + prefix) :], value
 
     def erasures(self, limit: int = 100_000) -> Iterator[tuple[int, int, int, int]]:
         """(partition, row, position, time) of erased rows that a segment may still hold."""

@@ -16,7 +16,7 @@ from memsvc.store import keys
 from memsvc.store.apply import Applier
 from memsvc.store.env import Env
 from memsvc.store.keys import Partition
-from memsvc.store.snapshot import Snapshot
+from memsvc.store.snapshot import LOCAL, Snapshot
 
 UNSETTLED: Final = b"unsettled"
 """Name in ``meta`` of the mark of a lazy writer that has not stopped in order."""
@@ -213,6 +213,13 @@ class WriteTxn(Snapshot):
             position, time = keys.TENANT_VALUE.unpack(value)
             value = keys.TENANT_VALUE.pack(position, min(time, time_ms))
             self._txn.put(key, value, db=self._t["erasures"])
+
+    def keep(self, name: bytes, value: bytes | None) -> None:
+        """Puts down something of this node alone under a name, or strikes it off (None)."""
+        if value is None:
+            self._txn.delete(LOCAL + name, db=self._t["meta"])
+        else:
+            self._txn.put(LOCAL + name, value, db=self._t["meta"])
 
     def set_unsettled(self, unsettled: bool) -> None:
         """Puts or takes away the mark that a crash from here on loses acknowledged writes."""

@@ -1,0 +1,246 @@
+"""Having a segment built, putting it into the manifest, and removing what it replaces.
+
+Whoever decides what to build (maintenance, a rebuild) uses this; nothing here decides.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import re
+import shutil
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from memsvc.domain.manifest import GraphSettings, SegmentMeta, segment_from_json
+from memsvc.domain.merging import Job
+from memsvc.segments.build import GRAPH_MIN_ROWS, BuildSpec, estimate_bytes
+from memsvc.segments.columns import Indexed
+from memsvc.segments.files import TEMPORARY_SUFFIX
+from memsvc.service.builder import Builder, BuilderFailed
+from memsvc.service.damage import Damages
+from memsvc.service.search.registry import Views, partition_dir
+from memsvc.store.keys import U64
+from memsvc.store.store import Store
+from memsvc.store.write_txn import WriteTxn
+from memsvc.store.writer import Writer
+from memsvc.text.tokenize import ANALYZER_VERSION
+
+log = logging.getLogger(__name__)
+
+Generations = tuple[tuple[int, int], ...]
+"""Number and dimension of each."""
+_PARTITION: Final = re.compile("[0-9a-f]{8}")
+_RETIRED: Final = b"retired/"
+"""Local records of replaced segments that are still on disk: partition (u32) and name, and
+until when (UTC ms)."""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexSettings:
+    """What segments are built with (index.* and storage.seal_rows)."""
+
+    dtype: str
+    m: int
+    ef_construction: int
+    indexed: Indexed
+    seal_rows: int
+    build_share: float = 1.0
+    graph_min_rows: int = GRAPH_MIN_ROWS
+
+    @property
+    def graph(self) -> GraphSettings:
+        """What a graph is built with."""
+        return GraphSettings(self.dtype, self.m, self.ef_construction)
+
+
+class SegmentBuilds:
+    """Builds and swaps for one store. ``clock`` gives UTC ms. Builders are the caller's."""
+
+    def __init__(
+        self,
+        store: Store,
+        writer: Writer,
+        views: Views,
+        damages: Damages,
+        settings: IndexSettings,
+        clock: Callable[[], int],
+    ) -> None:
+        self._store = store
+        self._writer = writer
+        self._views = views
+        self._damages = damages
+        self.settings = settings
+        self._clock = clock
+        self._given = itertools.count(1)
+        self.manifest = threading.Lock()
+        """Held to change the manifest or other local records: while the database file is
+        being compacted they must not change, as the copy would not learn of it."""
+
+    def spec(self, number: int, job: Job, generations: Generations, share: float) -> BuildSpec:
+        """What to build for a job, with the settings of now, busy for ``share`` of the time."""
+        s = self.settings
+        return BuildSpec(
+            name=f"{job.row_lo:012x}-{job.row_hi:012x}-{self._clock():x}-{next(self._given)}",
+            partition=number,
+            row_lo=job.row_lo,
+            row_hi=job.row_hi,
+            position=0,
+            generations=generations,
+            dtype=s.dtype,
+            m=s.m,
+            ef_construction=s.ef_construction,
+            graph_min_rows=s.graph_min_rows,
+            indexed=s.indexed,
+            throttle=share,
+            analyzer=ANALYZER_VERSION,
+        )
+
+    def build(
+        self,
+        builder: Builder,
+        spec: BuildSpec,
+        *,
+        idle: bool,
+        progress: Callable[[float], None] = lambda _share: None,
+    ) -> SegmentMeta:
+        """Has the files made. Raises BuilderFailed, also when the disk has no room."""
+        root = partition_dir(self._store.data_dir, spec.partition)
+        root.mkdir(parents=True, exist_ok=True)
+        needed = estimate_bytes(spec, spec.row_hi - spec.row_lo)
+        free = shutil.disk_usage(root).free
+        if free < needed:
+            raise BuilderFailed(f"{free} bytes free, about {needed} needed")
+        try:
+            done = builder.run(
+                {"job": "build", "spec": json.loads(spec.to_json()), "root": str(root)},
+                progress,
+                idle=idle,
+            )
+        except BuilderFailed:
+            # What it had written may be of memories that are to be erased.
+            for leftover in (spec.name + TEMPORARY_SUFFIX, spec.name):
+                shutil.rmtree(root / leftover, ignore_errors=True)
+            raise
+        return segment_from_json(json.dumps(done))
+
+    def discard(self, meta: SegmentMeta) -> None:
+        """Removes what was built and is not taken."""
+        root = partition_dir(self._store.data_dir, meta.partition)
+        shutil.rmtree(root / meta.name, ignore_errors=True)
+
+    def swap(
+        self,
+        number: int,
+        replaces: tuple[str, ...],
+        meta: SegmentMeta,
+        *,
+        keep_ms: int = 0,
+        also: Callable[[WriteTxn], None] = lambda _txn: None,
+    ) -> bool:
+        """Makes a segment answer in place of others, in one transaction with ``also``. The old
+        files are removed, after ``keep_ms`` if they hold nothing that is to be erased. False,
+        and nothing is changed but the new files removed, when one of the others has gone."""
+
+        def decide(txn: WriteTxn) -> bool:
+            # The swap strikes off what the new segment is rid of; the old one is not.
+            erasing = any(meta.row_lo <= e[1] < meta.row_hi for e in txn.erasures_of(number))
+            if not txn.swap_segments(number, replaces, meta):
+                return False
+            if keep_ms > 0 and not erasing:
+                for name in replaces:
+                    txn.keep(_retired(number, name), U64.pack(txn.now + keep_ms))
+            also(txn)
+            return True
+
+        # The next query should not be the one to map the new files.
+        self._views.expect(meta)
+        with self.manifest:
+            swapped = self._writer.run(decide)
+        if swapped:
+            self._damages.replaced(number, replaces)
+        # A view that no query asks for must not keep the old files on the disk.
+        self._views.settle(number)
+        if not swapped:
+            self.discard(meta)
+            return False
+        # Views that still search them have the files mapped; the space is freed when the
+        # last one is gone.
+        kept = self._retired_of(number)
+        root = partition_dir(self._store.data_dir, number)
+        for name in replaces:
+            if name not in kept:
+                shutil.rmtree(root / name, ignore_errors=True)
+        return True
+
+    def write_down(self, records: Mapping[bytes, bytes | None]) -> None:
+        """Puts down local records (None: strikes them off) in one transaction. Waits while
+        the database file is compacted."""
+
+        def decide(txn: WriteTxn) -> None:
+            for name, value in records.items():
+                txn.keep(name, value)
+
+        with self.manifest:
+            self._writer.run(decide)
+
+    # -- what was replaced -------------------------------------------------------------
+
+    def reclaim(self, *, at_once: bool = False) -> int:
+        """Removes replaced segments whose time has come, or all of them; returns how many are
+        left."""
+        now, due, left = self._clock(), [], 0
+        with self._store.read() as snapshot:
+            for key, until in snapshot.local(_RETIRED):
+                if at_once or U64.unpack(until)[0] <= now:
+                    due.append(key)
+                else:
+                    left += 1
+
+        def strike_off(txn: WriteTxn) -> None:
+            for key in due:
+                txn.keep(_RETIRED + key, None)
+
+        for key in due:
+            root = partition_dir(self._store.data_dir, int.from_bytes(key[:4], "big"))
+            shutil.rmtree(root / key[4:].decode(), ignore_errors=True)
+        if due and self.manifest.acquire(blocking=False):
+            # Otherwise the next call does it: removing a folder twice is no harm.
+            try:
+                self._writer.run(strike_off)
+            finally:
+                self.manifest.release()
+        return left
+
+    def _retired_of(self, number: int) -> set[str]:
+        with self._store.read() as snapshot:
+            return {key.decode() for key, _ in snapshot.local(_RETIRED + number.to_bytes(4, "big"))}
+
+    def remove_orphans(self) -> None:
+        """Removes folders that nothing names: of builds that a crash cut off."""
+        top = self._store.data_dir / "segments"
+        if not top.is_dir():
+            return
+        with self._store.read() as snapshot:
+            for folder in top.iterdir():
+                # Others put things here too: lost+found, .DS_Store.
+                if not _PARTITION.fullmatch(folder.name) or not folder.is_dir():
+                    continue
+                number = int(folder.name, 16)
+                named = {s.name for s in snapshot.segments(number)} | self._retired_of(number)
+                for child in folder.iterdir():
+                    if child.name not in named and child.is_dir():
+                        log.info("removing %s, left by an unfinished build", child)
+                        shutil.rmtree(child, ignore_errors=True)
+
+
+def _retired(number: int, name: str) -> bytes:
+    return _RETIRED + number.to_bytes(4, "big") + name.encode()
+
+
+def with_reloaded(settings: IndexSettings, fresh: IndexSettings) -> IndexSettings:
+    """The settings after a reload; which attributes have columns takes a restart."""
+    return replace(fresh, indexed=settings.indexed, graph_min_rows=settings.graph_min_rows)
