@@ -130,6 +130,15 @@ class Storage(Section):
         unit="bytes",
         ge=1 * _MIB,
     )
+    reclaim_after_min: float = key(
+        5.0,
+        "Time after which the files of a segment that a rebuild has replaced are removed; at most "
+        "half of lifecycle.purge_within_hours. Erasure removes them at once.",
+        reload=True,
+        unit="minutes",
+        ge=0,
+        le=10_080,
+    )
     seal_rows: int = key(
         5000,
         "Recent rows of a partition at which they become a segment, with a graph when 4,000 of "
@@ -162,8 +171,9 @@ class Index(Section):
     m: int = key(
         16,
         "Links of a row in the graph. More: better recall, more memory, slower building. "
-        "Applies to segments built from then on.",
-        reload=False,
+        "Applies to "
+        "segments built from then on; `memsvc rebuild start` builds the others anew.",
+        reload=True,
         unit="links",
         ge=2,
         le=128,
@@ -173,7 +183,7 @@ class Index(Section):
         "Candidates looked at when a row is linked. More: better recall, slower building. In a "
         "segment of fewer than 10,000 vectors, which is soon merged, at most 100. Applies to "
         "segments built from then on.",
-        reload=False,
+        reload=True,
         unit="rows",
         ge=8,
         le=4096,
@@ -226,13 +236,34 @@ class Index(Section):
         gt=0.0,
         le=1.0,
     )
+    rebuild_share: float = key(
+        0.2,
+        "Share of the time that a rebuild (`memsvc rebuild start`) may keep one core busy. More "
+        "ends it sooner and takes more from the queries that run meanwhile. A value that is "
+        "reloaded applies from the next segment on.",
+        reload=True,
+        unit="share",
+        gt=0.0,
+        le=1.0,
+    )
+    rebuild_min_recall: float = key(
+        0.9,
+        "Share of the true 10 nearest rows that the graph of a rebuilt segment must find, in 50 "
+        "searches for rows of its own with ef_search 64 and exact scores. It must also not find "
+        "0.02 less than the graph it replaces. Otherwise the segment stays as it is.",
+        reload=True,
+        unit="share",
+        ge=0.0,
+        le=1.0,
+    )
     dtype: Literal["f32", "bf16", "f16", "i8"] = key(
         "i8",
         "Number format inside the graph; candidates are scored again with the full float32 "
         "vectors, so the similarity returned does not depend on it. i8 is scaled row by row: a "
         "quarter of the memory of f32, the fastest, and no neighbour lost after scoring again "
-        "in our measurements. Applies to segments built from then on.",
-        reload=False,
+        "in our measurements. Applies to "
+        "segments built from then on; `memsvc rebuild start` builds the others anew.",
+        reload=True,
     )
     embedding: str = key(
         "",

@@ -107,7 +107,7 @@ class Builder:
         there, 0 to 1 or null without a graph."""
         before, after = Segment.open(root, old), Segment.open(root, new, analyzer=ANALYZER_VERSION)
         with self.opened() as store, store.read() as snapshot:
-            live = snapshot.current_rows(new.partition, new.row_lo, new.row_hi)
+            live = snapshot.current_rows(old.partition, old.row_lo, old.row_hi)
         problem = disagreement(before, after, live)
         recalls = []
         if not problem:

@@ -7,6 +7,7 @@ from typing import Final
 from memsvc.config import Settings
 from memsvc.segments.columns import Indexed
 from memsvc.service.querying import CallSettings
+from memsvc.service.rebuild import RebuildSettings
 from memsvc.service.search.plan import SearchSettings
 from memsvc.service.segment_builds import IndexSettings
 from memsvc.service.writing import WriteLimits
@@ -51,6 +52,16 @@ def index_settings(settings: Settings) -> IndexSettings:
         indexed=indexed(settings),
         seal_rows=settings.storage.seal_rows,
         build_share=index.build_share,
+    )
+
+
+def rebuild_settings(settings: Settings) -> RebuildSettings:
+    """What a rebuild goes by."""
+    return RebuildSettings(
+        share=settings.index.rebuild_share,
+        min_recall=settings.index.rebuild_min_recall,
+        keep_ms=int(settings.storage.reclaim_after_min * 60_000),
+        reserve_bytes=settings.storage.reserve_bytes,
     )
 
 

@@ -87,6 +87,9 @@ class NodeReadings:
     disk_free_bytes: int | None = None
     log_position: int | None = None
     replica_lag_ms: int | None = None
+    rebuild_progress: float | None = None
+    rebuild_segments_left: int | None = None
+    graphs_outdated: int | None = None
 
 
 _READINGS: Final = {
@@ -108,6 +111,15 @@ _READINGS: Final = {
     "disk_free_bytes": ("memsvc_disk_free_bytes", "Free bytes on the disk of the data"),
     "log_position": ("memsvc_log_position", "Position of the last entry of the log"),
     "replica_lag_ms": ("memsvc_replica_lag_ms", "Milliseconds behind the primary"),
+    "rebuild_progress": (
+        "memsvc_rebuild_progress",
+        "Share of the rebuild that runs, or of the last one, that is done, 0 to 1",
+    ),
+    "rebuild_segments_left": ("memsvc_rebuild_segments_left", "Segments still to be rebuilt"),
+    "graphs_outdated": (
+        "memsvc_graphs_outdated",
+        "Segments whose graph was built with other settings than the present ones",
+    ),
 }
 assert set(_READINGS) == {f.name for f in fields(NodeReadings)}
 

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -37,6 +37,7 @@ from memsvc.service.derived import (
     index_settings,
     indexed,
     own_log_wait_s,
+    rebuild_settings,
     search_settings,
 )
 from memsvc.service.erasures import Erasures
@@ -46,12 +47,14 @@ from memsvc.service.memory import MemoryService, start_generation
 from memsvc.service.metrics import Metrics, NodeReadings
 from memsvc.service.positions import format_position
 from memsvc.service.querying import Generations, Progress
+from memsvc.service.rebuild import Rebuilds
 from memsvc.service.recalls import RecallBuffer
 from memsvc.service.reserve import DiskReserve
 from memsvc.service.schedule import Schedule
 from memsvc.service.search.costs import CostBook
 from memsvc.service.search.registry import Views
 from memsvc.service.search.searcher import Searcher
+from memsvc.service.segment_builds import with_reloaded
 from memsvc.service.startup import check_generation, check_index
 from memsvc.store import feed
 from memsvc.store.store import Store
@@ -118,6 +121,7 @@ class Node:
         with ExitStack() as undo:
             self._open(settings, random, builders, undo)
             self.maintenance.start()
+            self.rebuilds.begin()
             undo.pop_all()
         self._ticked = time.monotonic()
         self._ticker = threading.Thread(target=self._tick_loop, name="memsvc-upkeep", daemon=True)
@@ -177,6 +181,16 @@ class Node:
             builders=builders,
         )
         undo.callback(self.maintenance.stop)
+        self.rebuilds = Rebuilds(
+            self.store,
+            self.maintenance.builds,
+            builders(settings.storage.data_dir),
+            rebuild_settings(settings),
+            clock=self.clock,
+            purge_delay_ms=self._purge_delay_ms,
+            on_built=self.metrics.built,
+        )
+        undo.callback(self.rebuilds.stop)
         self._erasures = Erasures(self.store)
         self._overdue = ""
         self.views.on_damage = self.maintenance.on_damage
@@ -209,9 +223,11 @@ class Node:
         self.searcher.settings = search_settings(settings)
         self.views.budget = settings.storage.tail_budget_bytes
         self.writer.queue_max = settings.storage.write_queue_max
-        self.maintenance.settings = replace(
-            self.maintenance.settings, seal_rows=settings.storage.seal_rows
-        )
+        builds, fresh = self.maintenance.builds, index_settings(settings)
+        builds.settings, before = with_reloaded(builds.settings, fresh), builds.settings
+        self.rebuilds.settings = rebuild_settings(settings)
+        if builds.settings.graph != before.graph:
+            self.rebuilds.settings_changed()
         self._schedule = Schedule(settings.lifecycle.compact_cron, self._now())
 
     def stop(self) -> None:
@@ -223,6 +239,7 @@ class Node:
         self._stopping.set()
         if self._ticker.is_alive():
             self._ticker.join()
+        self.rebuilds.stop()
         self.maintenance.stop()
         try:
             self._flush_recalls()
@@ -301,6 +318,7 @@ class Node:
         self._erasures.look(now, delay)
         with self.store.read() as snapshot:
             dirty = snapshot.dirty_since
+        self.maintenance.builds.reclaim()
         waiting = self._erasures.due(now - delay)
         for partition in waiting:
             self.maintenance.look_at(partition)
@@ -449,7 +467,7 @@ class Node:
 
     def readings(self) -> NodeReadings:
         """What Prometheus is told."""
-        health = self.health()
+        health, rebuild = self.health(), self.rebuilds.facts()
         return NodeReadings(
             ready=health.ready,
             degraded_level=int(health.degraded.level),
@@ -468,6 +486,9 @@ class Node:
             damaged_files=health.store.damaged_files,
             disk_free_bytes=shutil.disk_usage(self.store.data_dir).free,
             log_position=self._log_position(),
+            rebuild_progress=rebuild.progress.share,
+            rebuild_segments_left=rebuild.progress.segments_left if rebuild.running else 0,
+            graphs_outdated=rebuild.survey.to_rebuild,
         )
 
     def _log_position(self) -> int:

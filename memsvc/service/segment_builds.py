@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from memsvc.domain.errors import Unavailable
 from memsvc.domain.manifest import GraphSettings, SegmentMeta, segment_from_json
 from memsvc.domain.merging import Job
 from memsvc.segments.build import GRAPH_MIN_ROWS, BuildSpec, estimate_bytes
@@ -99,6 +100,11 @@ class SegmentBuilds:
             analyzer=ANALYZER_VERSION,
         )
 
+    def estimate(self, rows: int, generations: Generations) -> int:
+        """About how many bytes a segment of so many rows takes, rather too many."""
+        job = Job(1, rows + 1, (), "")
+        return estimate_bytes(self.spec(0, job, generations, 1.0), rows)
+
     def build(
         self,
         builder: Builder,
@@ -176,16 +182,25 @@ class SegmentBuilds:
                 shutil.rmtree(root / name, ignore_errors=True)
         return True
 
-    def write_down(self, records: Mapping[bytes, bytes | None]) -> None:
+    def write_down(self, records: Mapping[bytes, bytes | None], wait_s: float = -1) -> None:
         """Puts down local records (None: strikes them off) in one transaction. Waits while
-        the database file is compacted."""
+        the database file is compacted; raises Unavailable after ``wait_s`` (-1: never)."""
 
         def decide(txn: WriteTxn) -> None:
             for name, value in records.items():
                 txn.keep(name, value)
 
-        with self.manifest:
+        if not self.manifest.acquire(timeout=wait_s):
+            raise Unavailable(
+                "the database file is being compacted",
+                reason="COMPACTING",
+                hint="compaction takes minutes at most: try again",
+                retry_after_ms=10_000,
+            )
+        try:
             self._writer.run(decide)
+        finally:
+            self.manifest.release()
 
     # -- what was replaced -------------------------------------------------------------
 

@@ -92,19 +92,21 @@ def test_ipv6_listen_address_survives_a_round_trip() -> None:
 
 def test_reload_diff_tells_what_a_running_server_cannot_take() -> None:
     old = load().settings
-    new = load(overrides={"query.timeout_ms": 5, "index.m": 8, "log.level": "debug"}).settings
-    assert reload_diff(old, new) == (["query.timeout_ms", "log.level"], ["index.m"])
+    new = load(
+        overrides={"query.timeout_ms": 5, "index.attribute_columns": 8, "log.level": "debug"}
+    ).settings
+    assert reload_diff(old, new) == (["query.timeout_ms", "log.level"], ["index.attribute_columns"])
     assert reload_diff(old, old) == ([], [])
 
 
 def test_merged_reload_keeps_what_needs_a_restart() -> None:
     old = load()
-    new = load(overrides={"query.timeout_ms": 5, "index.m": 8})
+    new = load(overrides={"query.timeout_ms": 5, "index.attribute_columns": 8})
     merged = merge_reload(old, new)
     assert merged.settings.query.timeout_ms == 5
     assert merged.origins["query.timeout_ms"] == "override"
-    assert merged.settings.index.m == 16
-    assert merged.origins["index.m"] == "default"
+    assert merged.settings.index.attribute_columns == 64
+    assert merged.origins["index.attribute_columns"] == "default"
     assert merged.settings.server.listen == old.settings.server.listen
 
 
