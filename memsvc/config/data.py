@@ -84,14 +84,15 @@ class Storage(Section):
     )
     snapshot_dir: str = key(
         "",
-        "Not in 0.1: accepted, without effect. Directory of the snapshots. Empty: snapshots in "
+        "Directory of the snapshots of this node, best on another disk. Segment files are shared "
+        "by hard links on the same file system, and copied to another. Empty: snapshots in "
         "storage.data_dir.",
         reload=True,
         expects="a path, or empty",
     )
     snapshot_interval_min: int = key(
         30,
-        "Not in 0.1: accepted, without effect. Time between snapshots. 0: none are made by "
+        "Time between snapshots; one is left out when nothing was written. 0: none are made by "
         "themselves.",
         reload=True,
         unit="minutes",
@@ -100,7 +101,8 @@ class Storage(Section):
     )
     snapshot_keep: int = key(
         3,
-        "Not in 0.1: accepted, without effect. Snapshots kept; older ones are deleted.",
+        "Snapshots kept; older ones are deleted, and so is one that holds what was erased "
+        "nearly lifecycle.purge_within_hours ago.",
         reload=True,
         unit="snapshots",
         ge=1,
@@ -365,7 +367,8 @@ class Lifecycle(Section):
     )
     purge_within_hours: float = key(
         24.0,
-        "Time within which a forgotten memory has left every file: records, log and segments. "
+        "Time within which a forgotten memory has left every file: records, log, segments and "
+        "snapshots. "
         "It is invisible at once in any case. Fractions are allowed: 0.5 is half an "
         "hour. The shorter, the more often segments and database are rewritten.",
         reload=True,

@@ -46,12 +46,7 @@ class Settings(Section):
 KEYS: dict[str, KeyInfo] = {info.name: info for info in iter_keys(Settings)}
 """Every setting by its dotted name, in the order of declaration."""
 
-WITHOUT_EFFECT = (
-    "storage.snapshot_dir",
-    "storage.snapshot_interval_min",
-    "storage.snapshot_keep",
-    "lifecycle.cold_archive_after_days",
-)
+WITHOUT_EFFECT = ("lifecycle.cold_archive_after_days",)
 """Settings that 0.1 accepts and does nothing with. Their descriptions say so too."""
 
 

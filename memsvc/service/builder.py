@@ -63,6 +63,13 @@ class Builder:
             raise BuilderFailed(f"the builder died: {error}") from error
         raise BuilderFailed(f"the builder died (exit status {process.wait()})")
 
+    def rest(self) -> None:
+        """Ends the process between two jobs; the next job starts another."""
+        with self._lock:
+            if self._process is not None:
+                self._process.kill()
+                self._process.wait()
+
     def stop(self) -> None:
         """Ends the process at once; what it was building is left as a .tmp folder."""
         with self._lock:

@@ -28,6 +28,7 @@ from memsvc.segments.build import BuildSpec, build_segment
 from memsvc.segments.check import disagreement, graph_recall
 from memsvc.segments.errors import SegmentDamaged
 from memsvc.segments.segment import Segment
+from memsvc.service.snapshots.taking import take
 from memsvc.store import heads
 from memsvc.store.store import Store
 from memsvc.text.index import invert
@@ -66,6 +67,8 @@ class Builder:
         if job["job"] == "check":
             old, new = (segment_from_json(json.dumps(job[key])) for key in ("old", "new"))
             return self._check(Path(job["root"]), old, new)
+        if job["job"] == "snapshot":
+            return self._snapshot(job)
         raise ValueError(f"unknown job {job['job']!r}")
 
     @contextlib.contextmanager
@@ -115,6 +118,12 @@ class Builder:
                 found = [_recall(segment, generation) for segment in (before, after)]
                 recalls.append([generation, *found])
         return {"problem": problem, "recalls": recalls}
+
+    def _snapshot(self, job: dict[str, Any]) -> object:
+        """A snapshot in a folder that does not exist. Returns its manifest."""
+        with self.opened() as store:
+            manifest = take(store, Path(job["to"]), now_ms=job["time"], keep_free=job["keep_free"])
+        return json.loads(manifest.to_json())
 
     def _copy(self, to: Path) -> object:
         """A compacted copy of the database, flushed to disk. Returns its position."""

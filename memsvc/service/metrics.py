@@ -86,6 +86,8 @@ class NodeReadings:
     damaged_files: int | None = None
     disk_free_bytes: int | None = None
     log_position: int | None = None
+    snapshot_time: float | None = None
+    snapshot_interval: float | None = None
     replica_lag_ms: int | None = None
     rebuild_progress: float | None = None
     rebuild_segments_left: int | None = None
@@ -110,6 +112,14 @@ _READINGS: Final = {
     "damaged_files": ("memsvc_damaged_files", "Segment files set aside as damaged"),
     "disk_free_bytes": ("memsvc_disk_free_bytes", "Free bytes on the disk of the data"),
     "log_position": ("memsvc_log_position", "Position of the last entry of the log"),
+    "snapshot_time": (
+        "memsvc_snapshot_last_timestamp_seconds",
+        "When the newest snapshot was current, seconds since 1970; 0 = there is none",
+    ),
+    "snapshot_interval": (
+        "memsvc_snapshot_interval_seconds",
+        "storage.snapshot_interval_min in seconds, 0 = none on schedule",
+    ),
     "replica_lag_ms": ("memsvc_replica_lag_ms", "Milliseconds behind the primary"),
     "rebuild_progress": (
         "memsvc_rebuild_progress",
@@ -276,6 +286,14 @@ class Metrics:
         self._jobs = self._counter(
             "memsvc_builder_jobs", "Builder jobs that ended, by result", ("result",)
         )
+        self._snapshots = self._counter(
+            "memsvc_snapshots", "Snapshots taken or failed, by result", ("result",)
+        )
+        self._snapshot_duration = Gauge(
+            "memsvc_snapshot_duration_seconds",
+            "Time that the last snapshot took",
+            registry=self.registry,
+        )
         self._gauge(
             "memsvc_importance_median",
             "Median importance of about the last 10,000 new memories",
@@ -372,6 +390,11 @@ class Metrics:
     def built(self, ok: bool) -> None:
         """A builder job that ended."""
         self._jobs.labels("ok" if ok else "failed").inc()
+
+    def snapshot(self, ok: bool, seconds: float) -> None:
+        """A snapshot that was taken, or failed."""
+        self._snapshots.labels("ok" if ok else "failed").inc()
+        self._snapshot_duration.set(seconds)
 
     def _bounded(self, reason: str) -> str:
         # Reasons are constants of the code, but a degradation forced by hand carries an

@@ -55,6 +55,7 @@ from memsvc.service.search.costs import CostBook
 from memsvc.service.search.registry import Views
 from memsvc.service.search.searcher import Searcher
 from memsvc.service.segment_builds import with_reloaded
+from memsvc.service.snapshots.keeping import Snapshots, snapshot_settings
 from memsvc.service.startup import check_generation, check_index
 from memsvc.store import feed
 from memsvc.store.store import Store
@@ -127,6 +128,7 @@ class Node:
         self._ticker = threading.Thread(target=self._tick_loop, name="memsvc-upkeep", daemon=True)
         if upkeep:
             self._ticker.start()
+            self.snapshots.start()
 
     def _open(
         self,
@@ -191,6 +193,13 @@ class Node:
             on_built=self.metrics.built,
         )
         undo.callback(self.rebuilds.stop)
+        self.snapshots = Snapshots(
+            self.store,
+            snapshot_settings(settings),
+            clock=self.clock,
+            builders=builders,
+            on_taken=self.metrics.snapshot,
+        )
         self._erasures = Erasures(self.store)
         self._overdue = ""
         self.views.on_damage = self.maintenance.on_damage
@@ -228,6 +237,7 @@ class Node:
         self.rebuilds.settings = rebuild_settings(settings)
         if builds.settings.graph != before.graph:
             self.rebuilds.settings_changed()
+        self.snapshots.settings = snapshot_settings(settings)
         self._schedule = Schedule(settings.lifecycle.compact_cron, self._now())
 
     def stop(self) -> None:
@@ -240,6 +250,7 @@ class Node:
         if self._ticker.is_alive():
             self._ticker.join()
         self.rebuilds.stop()
+        self.snapshots.stop()
         self.maintenance.stop()
         try:
             self._flush_recalls()
@@ -489,6 +500,8 @@ class Node:
             rebuild_progress=rebuild.progress.share,
             rebuild_segments_left=rebuild.progress.segments_left if rebuild.running else 0,
             graphs_outdated=rebuild.survey.to_rebuild,
+            snapshot_time=self.snapshots.last_time / 1_000,
+            snapshot_interval=self.snapshots.settings.interval_ms / 1_000,
         )
 
     def _log_position(self) -> int:

@@ -95,6 +95,7 @@ def make_settings(folder: Path, **changes: object) -> Settings:
         "index.attribute_columns": 2,
         "query.timeout_ms": 60_000,
         "storage.reserve_bytes": 0,
+        "storage.snapshot_interval_min": 0,
     }
     values.update({key.replace("__", "."): value for key, value in changes.items()})
     return load(None, {}, values).settings

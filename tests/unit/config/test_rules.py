@@ -119,9 +119,6 @@ def test_every_setting_can_be_read_by_name() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("storage.snapshot_dir", "/backup"),
-        ("storage.snapshot_interval_min", 5),
-        ("storage.snapshot_keep", 9),
         ("lifecycle.cold_archive_after_days", 1),
     ],
 )
