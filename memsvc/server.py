@@ -134,7 +134,8 @@ class Server:
     def _replication(self, settings: Settings) -> ReplicationServer | None:
         if not settings.replication.listen:
             return None
-        return ReplicationServer(self.node.feed, ReplicationOptions.from_settings(settings))
+        options = ReplicationOptions.from_settings(settings)
+        return ReplicationServer(self.node.feed, self.node.bootstraps, options)
 
     def _current(self) -> Settings:
         return self._effective.settings

@@ -20,9 +20,10 @@ from memsvc.service.node import Node, Primary
 from memsvc.store import feed
 from memsvc.store.codec import decode_record
 from memsvc.store.store import Store
+from replicas.copying import INCOMING, BrokenOff, Incoming, place
 from replicas.course import Step
 from replicas.follower import SILENT_S, Follower
-from replicas.source import Source, told_by
+from replicas.source import Source, Stream, told_by
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +31,9 @@ ANEW: Final = "BEGIN_ANEW"
 """File in the data directory that says: what is here is not a beginning of the primary's log."""
 COPYING: Final = "COPYING"
 """File that says: the store was never level with the primary, and is not fit to be served."""
+REPLICA: Final = "REPLICA"
+"""File that says: what is here came from a primary, and may be removed to copy it anew. A store
+that was written here is never removed."""
 _NODE_ID: Final = "node_id"
 _PAUSE_S: Final = 1.0
 
@@ -49,8 +53,9 @@ def prepare(settings: Settings, *, stopping: Callable[[], bool] = lambda: False)
         try:
             _begin(source, data_dir)
             return
-        except grpc.RpcError as error:
-            log.warning("waiting for the primary at %s: %s", source.address, told_by(error))
+        except (grpc.RpcError, BrokenOff) as error:
+            text = told_by(error) if isinstance(error, grpc.RpcError) else str(error)
+            log.warning("waiting for the primary at %s: %s", source.address, text)
             time.sleep(_PAUSE_S * (0.5 + random.random()))
 
 
@@ -76,44 +81,52 @@ def _begun(data_dir: Path) -> bool:
 def _clear(data_dir: Path) -> None:
     """Removes everything that came from a primary. Again after a crash in the middle."""
     log.warning("what was followed so far is removed; it is copied anew")
-    for name in ("segments", "store", "store.new", "store.old"):
+    for name in ("segments", "store", "store.new", "store.old", INCOMING):
         shutil.rmtree(data_dir / name, ignore_errors=True)
     (data_dir / ANEW).unlink()
 
 
 def _begin(source: Source, data_dir: Path) -> None:
-    """Follows the log into a fresh store until it was level with the primary once."""
+    """Copies a snapshot, and follows the log until it was level with the primary once."""
+    (data_dir / COPYING).touch()
+    (data_dir / REPLICA).touch()
     with source.connected() as stub:
-        answer = source.probe(stub, Standing())
-        if answer.verdict is not Verdict.FOLLOW:
-            raise FailedPrecondition(f"the primary refuses this replica: {answer.reason}")
-        wanted = answer.standing
-        (data_dir / COPYING).touch()
-        store = Store(data_dir, new_id=lambda: bytes.fromhex(wanted.store_id), follower=True)
+        if not place(data_dir) and not (data_dir / "store").exists():
+            incoming = Incoming(data_dir)
+            began = time.monotonic()
+            manifest = incoming.receive(source.copy(stub, incoming.snapshot, incoming.parts()))
+            log.info(
+                "copied %d bytes of %s in %.1f s: position %d",
+                manifest.size,
+                source.address,
+                time.monotonic() - began,
+                manifest.position,
+            )
+        store = Store(data_dir, follower=True)
         try:
             with store.read() as snapshot:
                 mine = feed.standing(snapshot)
-            if mine.store_id != wanted.store_id:
-                raise FailedPrecondition(
-                    f"{data_dir} holds store {mine.store_id[:8]}, the primary has "
-                    f"{wanted.store_id[:8]}",
-                    hint="use an empty storage.data_dir for a new replica",
-                )
-            stream = source.follow(stub, mine)
-            try:
-                for message in stream:
-                    _apply(store, map(decode_record, message.records))
-                    with store.read() as snapshot:
-                        position = snapshot.position
-                    stream.applied(position)
-                    if position >= wanted.position:
-                        (data_dir / COPYING).unlink()
-                        log.info("copied %d entries of %s", position, source.address)
-                        return
-            finally:
-                stream.close()
+            answer = source.probe(stub, mine)
+            if answer.verdict is not Verdict.FOLLOW:
+                raise FailedPrecondition(f"the primary refuses this replica: {answer.reason}")
+            _level(source.follow(stub, mine), store, answer.standing.position)
         finally:
             store.close()
+    (data_dir / COPYING).unlink()
+
+
+def _level(stream: Stream, store: Store, wanted: int) -> None:
+    """Applies what comes until a position is reached."""
+    try:
+        for message in stream:
+            _apply(store, map(decode_record, message.records))
+            with store.read() as snapshot:
+                position = snapshot.position
+            stream.applied(position)
+            if position >= wanted:
+                return
+    finally:
+        stream.close()
 
 
 def _apply(store: Store, records: Iterable[Record]) -> None:
@@ -145,7 +158,15 @@ class Replica:
         self.follower.stop()
 
     def _restore(self, reason: str) -> None:
-        (self._node.store.data_dir / ANEW).write_text(reason + "\n")
+        data_dir = self._node.store.data_dir
+        if not (data_dir / REPLICA).exists():
+            log.error(
+                "%s holds a store that was written here and is no beginning of the primary's; "
+                "it is left as it is. Use an empty storage.data_dir for a replica.",
+                data_dir,
+            )
+            return
+        (data_dir / ANEW).write_text(reason + "\n")
         self._on_restore(reason)
 
     def _primary(self) -> Primary:

@@ -84,6 +84,14 @@ class Source:
             answer.address,
         )
 
+    def copy(
+        self, stub: pb_grpc.ReplicationServiceStub, snapshot: str, have: list[pb.FilePart]
+    ) -> Iterator[pb.CopyResponse]:
+        """A snapshot, or the rest of one."""
+        request = pb.CopyRequest(follower=self._start(Standing()), snapshot=snapshot, have=have)
+        pieces: Iterator[pb.CopyResponse] = stub.Copy(request, metadata=_metadata(self._token))
+        return pieces
+
     def follow(self, stub: pb_grpc.ReplicationServiceStub, standing: Standing) -> Stream:
         """Opens the stream of entries."""
         return Stream(stub, self._start(standing), self._token)

@@ -225,6 +225,14 @@ class Replication(Section):
         reload=False,
         expects="host:port, or empty",
     )
+    copy_mib_per_s: int = key(
+        200,
+        "Most that a primary sends to one new replica while it copies a snapshot, so that its "
+        "readers do not feel it. 0: no limit.",
+        reload=False,
+        unit="MiB/s",
+        ge=0,
+    )
     token_file: str = key(
         "",
         "File with a secret that a primary asks of its replicas and a replica sends. Empty: none.",

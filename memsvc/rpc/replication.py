@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import logging
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from memsvc.domain.replication import Standing, Verdict, Window
 from memsvc.replication.v1 import replication_service_pb2 as pb
 from memsvc.replication.v1 import replication_service_pb2_grpc as pb_grpc
 from memsvc.rpc.tls import server_credentials
+from memsvc.service.bootstraps import Bootstrap, Bootstraps
 from memsvc.service.feed import Feed, Following
 from memsvc.service.listening import ListenError, TlsFiles, tls_of
 from memsvc.store import codec
@@ -66,10 +68,12 @@ def standing_of(message: pb.Standing) -> Standing:
 class ReplicationServicer(pb_grpc.ReplicationServiceServicer):
     """memsvc.replication.v1.ReplicationService over a Feed. ``token`` "" asks for none."""
 
-    def __init__(self, feed: Feed, token: str, address: str) -> None:
+    def __init__(self, feed: Feed, bootstraps: Bootstraps, options: ReplicationOptions) -> None:
         self._feed = feed
-        self._token = token
-        self._address = address
+        self._bootstraps = bootstraps
+        self._token = options.token
+        self._address = options.address
+        self._pace = options.copy_bytes_per_s
         self.stopping = threading.Event()
 
     def Probe(self, request: pb.ProbeRequest, context: grpc.ServicerContext) -> pb.ProbeResponse:
@@ -84,6 +88,43 @@ class ReplicationServicer(pb_grpc.ReplicationServiceServicer):
             version=__version__,
             address=self._address,
         )
+
+    def Copy(
+        self, request: pb.CopyRequest, context: grpc.ServicerContext
+    ) -> Iterator[pb.CopyResponse]:
+        """See the proto."""
+        self._admit(context)
+        follower = request.follower
+        if follower.log_format < LOG_FORMAT:
+            _abort(context, grpc.StatusCode.FAILED_PRECONDITION, f"log format {LOG_FORMAT}")
+        have = {part.path: part.bytes for part in request.have}
+        try:
+            with self._bootstraps.use(request.snapshot, self._feed.clock()) as found:
+                if found.name != request.snapshot:
+                    have = {}
+                _log.info("%s copies snapshot %s", follower.node_id, found.name)
+                yield pb.CopyResponse(
+                    snapshot=found.name, manifest=found.manifest.to_json().encode()
+                )
+                yield from self._pieces(found, have)
+        except OSError as error:
+            _log.exception("a snapshot for %s failed", follower.node_id)
+            _abort(context, grpc.StatusCode.UNAVAILABLE, f"no snapshot: {error.strerror}")
+
+    def _pieces(self, found: Bootstrap, have: dict[str, int]) -> Iterator[pb.CopyResponse]:
+        began, sent = time.monotonic(), 0
+        for file in found.manifest.files:
+            offset = have.get(file.path, 0)
+            with (found.folder / file.path).open("rb", buffering=0) as source:
+                source.seek(offset)
+                while data := source.read(MESSAGE_BYTES):
+                    if self.stopping.is_set():
+                        return
+                    yield pb.CopyResponse(path=file.path, offset=offset, data=data)
+                    offset += len(data)
+                    sent += len(data)
+                    if self._pace:
+                        time.sleep(max(0.0, sent / self._pace - (time.monotonic() - began)))
 
     def Follow(
         self, request_iterator: Iterator[pb.FollowRequest], context: grpc.ServicerContext
@@ -191,12 +232,13 @@ class _Stream:
 @dataclass(frozen=True, slots=True)
 class ReplicationOptions:
     """Where a primary listens for followers, and where clients reach it (``address``);
-    ``token`` "" asks for none."""
+    ``token`` "" asks for none; ``copy_bytes_per_s`` 0 = no limit."""
 
     listen: str
     address: str
     token: str = ""
     tls: TlsFiles | None = None
+    copy_bytes_per_s: int = 0
 
     @classmethod
     def from_settings(cls, settings: Settings) -> ReplicationOptions:
@@ -208,6 +250,7 @@ class ReplicationOptions:
             own.advertise or settings.server.listen,
             read_token(own.token_file),
             tls_of(settings),
+            own.copy_mib_per_s << 20,
         )
 
 
@@ -227,9 +270,9 @@ def read_token(path: str) -> str:
 class ReplicationServer:
     """The listener for followers. ``start`` once, ``stop`` once."""
 
-    def __init__(self, feed: Feed, options: ReplicationOptions) -> None:
+    def __init__(self, feed: Feed, bootstraps: Bootstraps, options: ReplicationOptions) -> None:
         self._options = options
-        self._servicer = ReplicationServicer(feed, options.token, options.address)
+        self._servicer = ReplicationServicer(feed, bootstraps, options)
         # A Follow holds its thread; as many again are for Probes.
         self._server = grpc.server(
             ThreadPoolExecutor(2 * MAX_FOLLOWERS, "memsvc-feed"),

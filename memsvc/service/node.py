@@ -29,6 +29,7 @@ from memsvc.domain.types import (
 )
 from memsvc.segments.costs import measure_costs
 from memsvc.service import allocator, sweeper
+from memsvc.service.bootstraps import Bootstraps
 from memsvc.service.builder import Builder
 from memsvc.service.degradation import Degradation
 from memsvc.service.derived import (
@@ -220,6 +221,7 @@ class Node:
             own_log_wait_s=own_log_wait_s(settings),
         )
         self.feed = Feed(self.store, self.progress, self.clock)
+        self.bootstraps = Bootstraps(self.store)
         self._schedule = Schedule(settings.lifecycle.compact_cron, self._now())
         self.metrics.bind(self.readings)
 
@@ -324,6 +326,7 @@ class Node:
             return
         self.reserve.check()
         self.store.reader_check()
+        self.bootstraps.tick()
         self.sweep()
         now, delay = self.clock(), self._purge_delay_ms()
         self._erasures.look(now, delay)

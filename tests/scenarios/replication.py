@@ -41,12 +41,12 @@ def make_replica(
     make_node: MakeNode, primary: h.Node, name: str = "replica", via: str = "", **settings: Any
 ) -> h.Node:
     """A replica of a primary, not started; ``via`` is a proxy's address."""
-    return make_node(
-        name,
-        node__role="replica",
-        replication__primary=via or feed_address(primary),
+    settings = {
+        "node__role": "replica",
+        "replication__primary": via or feed_address(primary),
         **settings,
-    )
+    }
+    return make_node(name, **settings)
 
 
 def health(node: h.Node) -> pb.HealthResponse:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -100,21 +99,54 @@ def test_a_replica_killed_at_any_time_goes_on_from_its_own_files(make_node: Make
         replica.start()
     r.level(primary, replica)
     assert r.facts(replica) == r.facts(primary)
-    assert "copied" in replica.log_file.read_text().split("following", 1)[0]
     assert replica.log_file.read_text().count("copied") == 1
     assert (primary.stop(), replica.stop()) == (0, 0)
     r.same_records(primary, replica)
 
 
-def test_a_replica_killed_while_it_copies_is_not_served_half_full(make_node: MakeNode) -> None:
-    primary = r.make_primary(make_node).start()
-    h.fill(primary, range(6_000), batch=500)
+def test_a_replica_killed_while_it_copies_goes_on_and_is_not_served_half_full(
+    make_node: MakeNode,
+) -> None:
+    primary = r.make_primary(make_node, replication__copy_mib_per_s=8).start()
+    h.fill(primary, range(8_000), batch=500)
+    primary.maintain(seal_min_rows=1)
     replica = r.make_replica(make_node, primary).start(wait=False)
-    until((replica.data_dir / "COPYING").exists, 30, "the copy to begin")
-    time.sleep(0.1)
-    replica.kill()
-    replica.start()
-    assert len(h.browse(replica)) == 6_000
+    incoming = replica.data_dir / "incoming"
+
+    def copied() -> int:
+        return sum(p.stat().st_size for p in incoming.rglob("*") if p.is_file())
+
+    for wanted in (1 << 20, 4 << 20):
+        until(lambda wanted=wanted: copied() > wanted, 30, "the copy to go on")  # type: ignore[misc]
+        replica.kill()
+        assert copied() > wanted
+        replica.start(wait=False)
+    replica.wait_ready()
+    assert r.facts(replica) == r.facts(primary)
+    assert primary.log_file.read_text().count("copies snapshot") == 3
+    names = {line.split()[-1] for line in primary.log_file.read_text().splitlines()
+             if "copies snapshot" in line}  # fmt: skip
+    assert len(names) == 1, "it went on with the one it had begun"
+    assert not incoming.exists()
+    # Segments were copied, not built: there is nothing left to do.
+    assert replica.inspect("acme", "bot")["partition"]["segments"]
+
+
+def test_a_store_that_was_written_here_is_never_removed_for_a_copy(make_node: MakeNode) -> None:
+    primary = r.make_primary(make_node).start()
+    h.fill(primary, range(5))
+    own = r.make_replica(make_node, primary, "own", node__role="standalone",
+                         replication__primary="")  # fmt: skip
+    own.start()
+    mine = h.fill(own, range(100, 110))
+    own.stop()
+    own.configure(node__role="replica", replication__primary=r.feed_address(primary))
+    own.start()
+    until(lambda: any("not following" in t for t in r.health(own).reasons), 20, "the reason")
+    assert set(h.browse(own)) == set(mine)
+    own.kill()
+    own.start()
+    assert set(h.browse(own)) == set(mine)
 
 
 def test_a_cut_or_frozen_network_is_noticed_and_healed(make_node: MakeNode) -> None:

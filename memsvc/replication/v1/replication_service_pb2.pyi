@@ -167,6 +167,106 @@ class ProbeResponse(_message.Message):
 Global___ProbeResponse: _TypeAlias = ProbeResponse  # noqa: Y015
 
 @_typing.final
+class FilePart(_message.Message):
+    """How much of a file a follower has."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PATH_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    path: _builtins.str
+    """Path below the snapshot's folder."""
+    bytes: _builtins.int
+    """Bytes from the beginning."""
+    def __init__(
+        self,
+        *,
+        path: _builtins.str = ...,
+        bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "path", b"path"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FilePart: _TypeAlias = FilePart  # noqa: Y015
+
+@_typing.final
+class CopyRequest(_message.Message):
+    """A follower asks for a snapshot."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FOLLOWER_FIELD_NUMBER: _builtins.int
+    SNAPSHOT_FIELD_NUMBER: _builtins.int
+    HAVE_FIELD_NUMBER: _builtins.int
+    snapshot: _builtins.str
+    """The snapshot of an attempt that was broken off. Empty: none. One that is no longer there is
+    replaced by a new one.
+    """
+    @_builtins.property
+    def follower(self) -> Global___ProbeRequest:
+        """As in Probe."""
+
+    @_builtins.property
+    def have(self) -> _containers.RepeatedCompositeFieldContainer[Global___FilePart]:
+        """What the follower has of it."""
+
+    def __init__(
+        self,
+        *,
+        follower: Global___ProbeRequest | None = ...,
+        snapshot: _builtins.str = ...,
+        have: _abc.Iterable[Global___FilePart] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["follower", b"follower"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["follower", b"follower", "have", b"have", "snapshot", b"snapshot"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CopyRequest: _TypeAlias = CopyRequest  # noqa: Y015
+
+@_typing.final
+class CopyResponse(_message.Message):
+    """A piece of a snapshot. The first message has the manifest, the others a piece of a file."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SNAPSHOT_FIELD_NUMBER: _builtins.int
+    MANIFEST_FIELD_NUMBER: _builtins.int
+    PATH_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    snapshot: _builtins.str
+    """Name of the snapshot. In the first message."""
+    manifest: _builtins.bytes
+    """The manifest, JSON, with all paths, bytes and checksums. In the first message."""
+    path: _builtins.str
+    """Path below the snapshot's folder."""
+    offset: _builtins.int
+    """Where in the file the piece belongs."""
+    data: _builtins.bytes
+    """The piece."""
+    def __init__(
+        self,
+        *,
+        snapshot: _builtins.str = ...,
+        manifest: _builtins.bytes = ...,
+        path: _builtins.str = ...,
+        offset: _builtins.int = ...,
+        data: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "manifest", b"manifest", "offset", b"offset", "path", b"path", "snapshot", b"snapshot"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CopyResponse: _TypeAlias = CopyResponse  # noqa: Y015
+
+@_typing.final
 class FollowRequest(_message.Message):
     """From the follower."""
 

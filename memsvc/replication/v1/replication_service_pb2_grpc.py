@@ -40,6 +40,11 @@ class ReplicationServiceStub:
                 request_serializer=memsvc_dot_replication_dot_v1_dot_replication__service__pb2.ProbeRequest.SerializeToString,
                 response_deserializer=memsvc_dot_replication_dot_v1_dot_replication__service__pb2.ProbeResponse.FromString,
                 _registered_method=True)
+        self.Copy = channel.unary_stream(
+                '/memsvc.replication.v1.ReplicationService/Copy',
+                request_serializer=memsvc_dot_replication_dot_v1_dot_replication__service__pb2.CopyRequest.SerializeToString,
+                response_deserializer=memsvc_dot_replication_dot_v1_dot_replication__service__pb2.CopyResponse.FromString,
+                _registered_method=True)
         self.Follow = channel.stream_stream(
                 '/memsvc.replication.v1.ReplicationService/Follow',
                 request_serializer=memsvc_dot_replication_dot_v1_dot_replication__service__pb2.FollowRequest.SerializeToString,
@@ -53,6 +58,13 @@ class ReplicationServiceServicer:
 
     def Probe(self, request, context):
         """Tells a follower whether its log is a beginning of the primary's.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Copy(self, request, context):
+        """A snapshot to begin with, file by file.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -73,6 +85,11 @@ def add_ReplicationServiceServicer_to_server(servicer, server):
                     servicer.Probe,
                     request_deserializer=memsvc_dot_replication_dot_v1_dot_replication__service__pb2.ProbeRequest.FromString,
                     response_serializer=memsvc_dot_replication_dot_v1_dot_replication__service__pb2.ProbeResponse.SerializeToString,
+            ),
+            'Copy': grpc.unary_stream_rpc_method_handler(
+                    servicer.Copy,
+                    request_deserializer=memsvc_dot_replication_dot_v1_dot_replication__service__pb2.CopyRequest.FromString,
+                    response_serializer=memsvc_dot_replication_dot_v1_dot_replication__service__pb2.CopyResponse.SerializeToString,
             ),
             'Follow': grpc.stream_stream_rpc_method_handler(
                     servicer.Follow,
@@ -108,6 +125,33 @@ class ReplicationService:
             '/memsvc.replication.v1.ReplicationService/Probe',
             memsvc_dot_replication_dot_v1_dot_replication__service__pb2.ProbeRequest.SerializeToString,
             memsvc_dot_replication_dot_v1_dot_replication__service__pb2.ProbeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Copy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/memsvc.replication.v1.ReplicationService/Copy',
+            memsvc_dot_replication_dot_v1_dot_replication__service__pb2.CopyRequest.SerializeToString,
+            memsvc_dot_replication_dot_v1_dot_replication__service__pb2.CopyResponse.FromString,
             options,
             channel_credentials,
             insecure,

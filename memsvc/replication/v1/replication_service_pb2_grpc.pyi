@@ -35,6 +35,8 @@ class ReplicationServiceStub:
     def __new__(cls, channel: _aio.Channel) -> ReplicationServiceAsyncStub: ...
     Probe: _grpc.UnaryUnaryMultiCallable[_replication_service_pb2.ProbeRequest, _replication_service_pb2.ProbeResponse]
     """Tells a follower whether its log is a beginning of the primary's."""
+    Copy: _grpc.UnaryStreamMultiCallable[_replication_service_pb2.CopyRequest, _replication_service_pb2.CopyResponse]
+    """A snapshot to begin with, file by file."""
     Follow: _grpc.StreamStreamMultiCallable[_replication_service_pb2.FollowRequest, _replication_service_pb2.FollowResponse]
     """The log behind the follower's position, for as long as the stream is open. The first
     message of the follower is "start", the others acknowledge.
@@ -47,6 +49,8 @@ class ReplicationServiceAsyncStub(ReplicationServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Probe: _aio.UnaryUnaryMultiCallable[_replication_service_pb2.ProbeRequest, _replication_service_pb2.ProbeResponse]  # type: ignore[assignment]
     """Tells a follower whether its log is a beginning of the primary's."""
+    Copy: _aio.UnaryStreamMultiCallable[_replication_service_pb2.CopyRequest, _replication_service_pb2.CopyResponse]  # type: ignore[assignment]
+    """A snapshot to begin with, file by file."""
     Follow: _aio.StreamStreamMultiCallable[_replication_service_pb2.FollowRequest, _replication_service_pb2.FollowResponse]  # type: ignore[assignment]
     """The log behind the follower's position, for as long as the stream is open. The first
     message of the follower is "start", the others acknowledge.
@@ -62,6 +66,14 @@ class ReplicationServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_replication_service_pb2.ProbeResponse, _abc.Awaitable[_replication_service_pb2.ProbeResponse]]:
         """Tells a follower whether its log is a beginning of the primary's."""
+
+    @_abc_1.abstractmethod
+    def Copy(
+        self,
+        request: _replication_service_pb2.CopyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_replication_service_pb2.CopyResponse], _abc.AsyncIterator[_replication_service_pb2.CopyResponse]]:
+        """A snapshot to begin with, file by file."""
 
     @_abc_1.abstractmethod
     def Follow(
