@@ -189,6 +189,8 @@ class PartitionHolder:
             self._tail = TailBuilder(
                 self._number, self._indexed, self._generations, partition.sealed_row
             )
+            # They are of the rows there were, of which some may be gone.
+            self._next_facets = None
         # Late vectors of tail rows stand in the same table as the others.
         self._tail.grow(snapshot, partition.next_row)
 

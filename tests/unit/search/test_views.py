@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from memsvc.domain.errors import Unavailable
 from memsvc.service.search import view as view_module
 from memsvc.service.search.view import PartitionHolder
 from memsvc.store.snapshot import Snapshot
-from tests.semantics.harness import World
+from tests.semantics.harness import DAY, World
 
 VECTOR = [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
 OPPOSITE = [-1.0, *VECTOR[1:]]
@@ -144,6 +145,35 @@ def test_a_tail_that_is_left_after_sealing_is_not_read_again(world: World) -> No
     late.append(world.put(summary="bravo second", vector=VECTOR))
     assert sorted(world.ids(text="bravo", mode="KEYWORD")) == sorted(late)
     assert len(world.query(vector=VECTOR, top_k=20)["items"]) == 7
+
+
+def test_words_prepared_for_a_tail_that_was_read_anew_meanwhile_are_not_used(world: World) -> None:
+    world.put(summary="alpha", vector=VECTOR)
+    changed = world.put(summary="charlie", vector=VECTOR, ttl_ms=0)
+    world.put(summary="bravo", vector=VECTOR, ttl_ms=0)
+    world.write({"update": {"id": changed, "summary": "delta"}})
+    world.query(text="alpha", mode="KEYWORD")
+    holder, store = holder_of(world), world.node.store
+    assert holder is not None
+    prepared = holder.prepare_tail(7)
+    assert prepared is not None
+    facets, like, rows = prepared
+    assert rows.tolist() == [7, 8, 9]
+    with store.read() as snapshot:
+        facets.follow(like, rows, snapshot)
+    # The replaced version goes, and a merge leaves no changes since the view.
+    world.clock.turn(7 * DAY)
+    world.node.sweep()
+    with store.read() as snapshot:
+        record = snapshot.partition_number(1)
+        assert record is not None
+        merged = replace(record, manifest=record.manifest + 1, pruned=record.position)
+        holder.at(snapshot, merged)
+        view = holder.at(snapshot, replace(merged, manifest=merged.manifest + 1, sealed_row=7))
+        tail = view.parts[-1]
+        assert tail.rows.tolist() == [8, 9]
+        tail.lengths(snapshot)
+        assert [tail.lookup(term)[0].tolist() for term in ("bravo", "delta")] == [[0], [1]]
 
 
 def test_settling_a_partition_nobody_asked_for_opens_nothing(world: World) -> None:
