@@ -44,11 +44,17 @@ def part_of(root: Path, name: str, vectors: Rows, **options: Any) -> Part:
     return Part(name, segment.columns.rows, states, {}, segment)
 
 
+# So dear are scans that a graph is always taken where there is one.
+DEAR_SCANS = ScanCosts(1e3, 1e3, 1e3, 1e3, 0.001, 1.0)
+
+
 def searching(
-    query: Rows, explain: list[ExplainPart], beside: Executor | None = None
+    query: Rows,
+    explain: list[ExplainPart],
+    beside: Executor | None = None,
+    book: CostBook | None = None,
 ) -> VectorSearch:
-    # So dear are scans that a graph is always taken where there is one.
-    book = CostBook(ScanCosts(1e3, 1e3, 1e3, 1e3, 0.001, 1.0))
+    book = book or CostBook(DEAR_SCANS)
     nothing = cast(Snapshot, None)
     return VectorSearch(
         nothing, 7, GENERATION, query, book, lambda: 10.0, explain, lambda *_: None, beside
@@ -258,3 +264,47 @@ def test_what_a_narrow_search_misses_among_vectors_without_structure_a_broad_one
         ranked, _ = best_of([part], query, [np.ones(len(vectors), np.bool_)])
         found += len(true & {row for _, _, row in ranked})
     assert narrow < found and found >= 0.9 * 30 * K
+
+
+def test_a_hard_query_is_scanned_where_a_broad_search_would_cost_more(tmp_path: Path) -> None:
+    class Fixed:
+        """What a search costs: one for each row of a graph's breadth, 100 for a scan."""
+
+        def of(self, *_: object) -> Fixed:
+            return self
+
+        def exact(self, _matching: int) -> float:
+            return 100.0
+
+        def graph(self, width: int) -> float:
+            return float(width)
+
+        def saw_graph(self, _seconds: float, _width: int) -> None:
+            pass
+
+        saw_exact = saw_graph
+
+    rng = np.random.default_rng(11)
+    vectors = normed(rng.standard_normal((COUNT, 256)))
+    part = part_of(tmp_path, "noise", vectors)
+    query, explain = normed(rng.standard_normal((1, 256)))[0], list[ExplainPart]()
+    search = searching(query, explain, book=cast(CostBook, Fixed()))
+    everything = Scope(np.ones(len(vectors), np.bool_), len(vectors), True)
+    found = search.search(part, everything, K, EF)
+    assert [explained.plan for explained in explain] == ["exact"]
+    assert "as broad it is dearer" in explain[0].why
+    assert found.local.tolist() == np.argsort(-(vectors @ query))[:K].tolist()
+
+
+def test_a_hard_query_loses_no_neighbour_to_narrow_searches_of_later_graphs(
+    tmp_path: Path,
+) -> None:
+    rng = np.random.default_rng(5)
+    vectors = [normed(rng.standard_normal((COUNT, DIMENSION))) for _ in range(3)]
+    parts = [part_of(tmp_path, str(number), rows) for number, rows in enumerate(vectors)]
+    masks = [np.ones(COUNT, np.bool_)] * 3
+    found = 0
+    for query in normed(rng.standard_normal((30, DIMENSION))):
+        ranked, _ = best_of(parts, query, masks)
+        found += len({(part, row) for _, part, row in ranked} & truth(vectors, query, masks))
+    assert found >= 0.95 * 30 * K
