@@ -28,6 +28,8 @@ from memsvc.config.loading import ConfigError
 from memsvc.domain.errors import FailedPrecondition
 from memsvc.http.app import AppOptions, HttpApp, metrics_app
 from memsvc.http.server import HttpOptions, HttpServer
+from memsvc.readers.crew import Crew
+from memsvc.readers.place import MeetingPlace, SharedPort
 from memsvc.rpc.replication import ReplicationOptions, ReplicationServer
 from memsvc.rpc.server import RpcOptions, RpcServer
 from memsvc.service import allocator, logs, traces
@@ -37,6 +39,7 @@ from memsvc.service.limits import CallPool, RateLimiter
 from memsvc.service.listening import ListenError
 from memsvc.service.metrics import Metrics
 from memsvc.service.node import Node
+from memsvc.service.shared_limits import SharedRateLimiter
 from memsvc.service.tokens import TokensFileError, TokenStore
 from replicas.replica import Replica, prepare
 
@@ -92,8 +95,11 @@ class Server:
         """Set when the process should end and be started again, to copy its primary anew."""
         self._replica = self._follower(settings)
         self._feed = self._replication(settings)
-        limits = settings.limits
-        self._limiter = RateLimiter(limits.requests_per_second, limits.burst)
+        self._crew, place = self._readers(settings)
+        rate, burst = settings.limits.requests_per_second, settings.limits.burst
+        self._limiter = (
+            SharedRateLimiter(place.limits, rate, burst) if place else RateLimiter(rate, burst)
+        )
         self._pool = CallPool(settings.server.workers, settings.server.max_connections)
         self._tracing = traces.start(settings.telemetry.otlp_endpoint, memsvc.__version__)
         gate = Gate(
@@ -103,15 +109,28 @@ class Server:
             metrics=self.metrics,
             admin=AdminService(self.node, self.reload),
         )
-        self._rpc = RpcServer(
-            gate, self._pool, RpcOptions.from_settings(settings, self._current), self._tracing
-        )
+        rpc = RpcOptions.from_settings(settings, self._current)
+        if place is not None:
+            rpc = RpcOptions.behind_readers(settings, self._current, place.socket)
+        self._rpc = RpcServer(gate, self._pool, rpc, self._tracing)
         self._http_app: HttpApp | None = None
         if settings.server.http_listen:
             options = AppOptions.from_settings(settings, memsvc.__version__, self._current)
             self._http_app = HttpApp(gate, self._pool, options, tracing=self._tracing)
         self._http = self._listeners(settings, gate)
         self._stopping = threading.Event()
+
+    def _readers(self, settings: Settings) -> tuple[Crew | None, MeetingPlace | None]:
+        if not settings.server.readers:
+            return None, None
+        place = MeetingPlace(self.node.store.store_id)
+        try:
+            port = SharedPort(settings.server.listen)
+        except ListenError:
+            place.close()
+            self.node.stop()
+            raise
+        return Crew(self.node, settings.server.readers, port, place), place
 
     def _listeners(self, settings: Settings, gate: Gate) -> list[HttpServer]:
         found = []
@@ -143,7 +162,7 @@ class Server:
     @property
     def port(self) -> int:
         """Port of the gRPC listener."""
-        return self._rpc.port
+        return self._crew.port if self._crew is not None else self._rpc.port
 
     @property
     def http_port(self) -> int:
@@ -158,6 +177,8 @@ class Server:
                 server.start()
             if self._feed is not None:
                 self._feed.start()
+            if self._crew is not None:
+                self._crew.start()
         except ListenError:
             self.stop(0.0)
             raise
@@ -182,7 +203,10 @@ class Server:
         self.node.drain()
         if self._http_app is not None:
             self._http_app.draining = True
-        self._rpc.stop(grace_seconds)
+        if self._crew is not None:
+            # First: until they have finished, this process answers what they pass on.
+            self._crew.stop(grace_seconds)
+        self._rpc.stop(max(0.0, until - time.monotonic()))
         for server in self._http:
             server.stop(max(0.0, until - time.monotonic()))
         self._pool.close(max(1.0, until - time.monotonic()))
@@ -214,6 +238,8 @@ class Server:
             logs.set_level(settings.log.level)
             if self._tokens is not None:
                 self._tokens.reload()
+            if self._crew is not None:
+                self._crew.reload(settings)
             log.info("reloaded; changed: %s; need a restart: %s", changed, fixed)
             return changed, fixed
 

@@ -90,6 +90,8 @@ def _replication(settings: Settings) -> Iterator[tuple[str, str]]:
     for wanted, name in (("primary", "listen"), ("replica", "primary")):
         if role == wanted and not getattr(replication, name):
             yield f"replication.{name}", f"found nothing, expected host:port for a {role}"
+    if role == "replica" and settings.server.readers:
+        yield "server.readers", "expected 0 for a replica: its readers would not know how far it is"
     if role != "primary" and replication.listen:
         yield "replication.listen", f"is for node.role primary, found {role}"
     if not replication.listen or parse_listen(replication.listen).is_loopback:

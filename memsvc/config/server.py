@@ -110,6 +110,17 @@ class Server(Section):
         ge=2,
         le=1024,
     )
+    readers: int = key(
+        0,
+        "Processes that answer Query on server.listen beside the serving process, which then "
+        "takes Write, Forget and administration from them and keeps HTTP. As many as there are "
+        "cores answer the most queries. server.max_connections and server.workers hold for each, "
+        "storage.tail_budget_bytes is shared out. 0: one process does everything.",
+        reload=False,
+        unit="processes",
+        ge=0,
+        le=64,
+    )
     allow_insecure: bool = key(
         False,
         "Lets the service be reached from other machines although auth.mode is none: everyone "

@@ -21,6 +21,7 @@ from memsvc.domain.errors import MemsvcError, Unavailable
 from memsvc.rpc import errors
 from memsvc.rpc.calls import Call, current_call, metadata_of
 from memsvc.rpc.errors import REQUEST_ID_KEY
+from memsvc.rpc.forwarding import Forwarder
 from memsvc.service import logs
 from memsvc.service.access import Gate, Principal
 from memsvc.service.limits import CallPool
@@ -29,6 +30,7 @@ from memsvc.service.traces import NoTracing, Tracing
 MEMORY: Final = "/memsvc.v1.MemoryService/"
 ADMIN: Final = "/memsvc.admin.v1.AdminService/"
 HEALTH_CALL: Final = MEMORY + "Health"
+QUERY_CALL: Final = MEMORY + "Query"
 
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
@@ -57,15 +59,22 @@ def _lane(workers: int, name: str) -> ThreadPoolExecutor:
 
 
 class CallInterceptor(grpc.ServerInterceptor):
-    """Guards and measures the calls of memsvc's own services."""
+    """Guards and measures the calls of memsvc's own services. With ``forward`` all of them but
+    Query are passed on, and measured where they are answered."""
 
     def __init__(
-        self, gate: Gate, pool: CallPool, lanes: Lanes, tracing: Tracing | None = None
+        self,
+        gate: Gate,
+        pool: CallPool,
+        lanes: Lanes,
+        tracing: Tracing | None = None,
+        forward: Forwarder | None = None,
     ) -> None:
         self._gate = gate
         self._pool = pool
         self._lanes = lanes
         self._tracing = tracing or NoTracing()
+        self._forward = forward
         self._token_key = gate.access.header.lower()
         self.draining = False
         self.refused_at = 0.0
@@ -86,20 +95,48 @@ class CallInterceptor(grpc.ServerInterceptor):
         started = time.perf_counter()
         metadata = metadata_of(handler_call_details.invocation_metadata)
         call = Call(method.rpartition("/")[2], None, logs.request_id(metadata.get(REQUEST_ID_KEY)))
+        if self._forward is not None and method != QUERY_CALL:
+            return self._passed_on(self._forward, handler, handler_call_details, call, started)
         lane: ThreadPoolExecutor | None = None
         if method == HEALTH_CALL:
             call.principal = self._gate.access.identify(metadata.get(self._token_key))
             lane = self._lanes.quick
         else:
             try:
-                call.principal = self._admit(metadata.get(self._token_key))
+                call.principal = self._admit(metadata.get(self._token_key), self._pool)
             except MemsvcError as error:
                 return self._refusal(error, call, started)
             if method.startswith(ADMIN):
                 lane = self._lanes.admin
         return self._wrapped(handler, call, started, metadata, lane)
 
-    def _admit(self, token: str | None) -> Principal:
+    def _passed_on(
+        self,
+        forward: Forwarder,
+        handler: Handler,
+        details: grpc.HandlerCallDetails,
+        call: Call,
+        started: float,
+    ) -> Handler:
+        """What would be refused for its token is refused here, before its message is read."""
+        lane: ThreadPoolExecutor = forward.pool
+        if details.method == HEALTH_CALL:
+            lane = self._lanes.quick
+        else:
+            token = metadata_of(details.invocation_metadata).get(self._token_key)
+            try:
+                self._admit(token, forward.pool)
+            except MemsvcError as error:
+                return self._refusal(error, call, started)
+            if details.method.startswith(ADMIN):
+                lane = self._lanes.admin
+        passing, behaviour = forward.handler(
+            details, handler.response_streaming, call.request_id, self._gate.metrics.peers.saw
+        )
+        _run_in(behaviour, lane)
+        return passing
+
+    def _admit(self, token: str | None, pool: CallPool) -> Principal:
         if self.draining:
             self.refused_at = time.monotonic()
             raise Unavailable(
@@ -109,8 +146,8 @@ class CallInterceptor(grpc.ServerInterceptor):
                 hint="Connect again; another node or the restarted one will answer.",
             )
         principal = self._gate.access.authenticate(token)
-        if self._pool.full:
-            raise self._pool.refusal()
+        if pool.full:
+            raise pool.refusal()
         return principal
 
     def _infrastructure(self, handler: Handler) -> Handler:
@@ -194,7 +231,9 @@ class CallInterceptor(grpc.ServerInterceptor):
     def _begin(self, call: Call, context: grpc.ServicerContext) -> None:
         current_call.set(call)
         self._gate.metrics.active_calls.inc()
-        self._gate.metrics.peers.saw(context.peer())
+        peer = context.peer()
+        if not peer.startswith("unix:"):  # a reader, which tells of its connections itself
+            self._gate.metrics.peers.saw(peer)
         context.set_trailing_metadata(((REQUEST_ID_KEY, call.request_id),))
 
     def _end(self, call: Call, code: str, started: float) -> None:

@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import grpc
@@ -21,6 +21,7 @@ from grpc_reflection.v1alpha import reflection
 from memsvc.admin.v1 import admin_service_pb2, admin_service_pb2_grpc
 from memsvc.config import Settings
 from memsvc.rpc.admin import AdminServicer
+from memsvc.rpc.forwarding import METADATA_MORE, Forwarder
 from memsvc.rpc.interceptors import CallInterceptor, Lanes
 from memsvc.rpc.servicers import MemoryServicer
 from memsvc.rpc.tls import server_credentials
@@ -60,6 +61,8 @@ class RpcOptions:
     max_message_bytes: int = 16 * 1024 * 1024
     tls: TlsFiles | None = None
     timeouts: Callable[[], Timeouts] = field(default=Timeouts)
+    shared_port: bool = False
+    """Whether other processes of the node listen on the same port."""
 
     @classmethod
     def from_settings(
@@ -76,19 +79,44 @@ class RpcOptions:
             timeouts=timeouts_of(current or (lambda: settings)),
         )
 
+    @classmethod
+    def on_shared_port(
+        cls, settings: Settings, current: Callable[[], Settings], listen: str
+    ) -> RpcOptions:
+        """The listener of one of several readers. ``listen`` is server.listen, with the port
+        that was found for it."""
+        options = cls.from_settings(settings, current)
+        return replace(options, listen=listen, shared_port=True)
+
+    @classmethod
+    def behind_readers(
+        cls, settings: Settings, current: Callable[[], Settings], socket: str
+    ) -> RpcOptions:
+        """The listener of a serving process whose readers have ``server.listen``. ``socket``
+        is the path of a socket in a folder that nobody else may enter."""
+        options = cls.from_settings(settings, current)
+        return replace(options, listen=f"unix:{socket}", tls=None)
+
 
 class RpcServer:
-    """One gRPC server over a Gate. ``pool`` may be shared with the HTTP server."""
+    """One gRPC server over a Gate. ``pool`` may be shared with the HTTP server. With
+    ``forward`` only Query is answered here, and the rest where that leads to."""
 
     def __init__(
-        self, gate: Gate, pool: CallPool, options: RpcOptions, tracing: Tracing | None = None
+        self,
+        gate: Gate,
+        pool: CallPool,
+        options: RpcOptions,
+        tracing: Tracing | None = None,
+        forward: Forwarder | None = None,
     ) -> None:
         self._options = options
         self._gate = gate
         self._drained = threading.Event()
         self._pool = pool
         self._lanes = Lanes()
-        self._interceptor = CallInterceptor(gate, pool, self._lanes, tracing)
+        self._forward = forward
+        self._interceptor = CallInterceptor(gate, pool, self._lanes, tracing, forward)
         self._health = health.HealthServicer(
             experimental_non_blocking=True, experimental_thread_pool=self._lanes.quick
         )
@@ -132,7 +160,10 @@ class RpcServer:
         if not self.port:
             raise ListenError(f"server.listen: cannot listen on {listen}")
         self._server.start()
-        _log.info("gRPC listens on %s, port %d", listen, self.port)
+        if listen.startswith("unix:"):
+            _log.info("gRPC listens on %s, for readers", listen)
+        else:
+            _log.info("gRPC listens on %s, port %d", listen, self.port)
         return self.port
 
     def set_ready(self, ready: bool) -> None:
@@ -153,7 +184,7 @@ class RpcServer:
             failing = False
             while not self._drained.wait(interval_seconds):
                 try:
-                    ready, failed = self._gate.health().ready, False
+                    ready, failed = self._node_ready(), False
                 except Exception:
                     if not failing:  # told once, not every second
                         _log.exception("the node could not tell whether it is ready")
@@ -161,8 +192,15 @@ class RpcServer:
                 failing = failed
                 self.set_ready(ready)
 
-        self.set_ready(self._gate.health().ready)
+        self.set_ready(self._node_ready())
         threading.Thread(target=follow, name="memsvc-readiness", daemon=True).start()
+
+    def _node_ready(self) -> bool:
+        return self._gate.health().ready if self._forward is None else self._forward.ready()
+
+    @property
+    def _pending(self) -> int:
+        return self._pool.pending + (self._forward.pool.pending if self._forward else 0)
 
     def drain(self) -> None:
         """Health turns NOT_SERVING for good; calls are still served."""
@@ -178,12 +216,12 @@ class RpcServer:
         stopped = self._server.stop(max(0.0, until - time.monotonic()))
         in_time = stopped.wait(grace_seconds + 5.0)
         # Handlers of calls that were broken off notice it by their Control.
-        while self._pool.pending and time.monotonic() < until:
+        while self._pending and time.monotonic() < until:
             time.sleep(0.005)
-        finished = in_time and self._pool.pending == 0
+        finished = in_time and self._pending == 0
         self._lanes.close()
         if not finished:
-            _log.warning("%d calls were broken off at the end", self._pool.pending)
+            _log.warning("%d calls were broken off at the end", self._pending)
         return finished
 
     def _refuse(self, until: float) -> None:
@@ -194,19 +232,20 @@ class RpcServer:
         started = now = time.monotonic()
         while now < until:
             quiet = now - max(started, self._interceptor.refused_at) > QUIET_S
-            if not self._pool.pending and (quiet or now - started > REFUSING_S):
+            if not self._pending and (quiet or now - started > REFUSING_S):
                 return
             time.sleep(0.01)
             now = time.monotonic()
 
 
 def _channel_options(options: RpcOptions) -> list[tuple[str, int]]:
+    behind = options.listen.startswith("unix:")
     return [
         ("grpc.max_receive_message_length", options.max_message_bytes),
         ("grpc.max_send_message_length", options.max_message_bytes),
         # Otherwise a second server could take the same port without an error, and half of
         # the connections with it.
-        ("grpc.so_reuseport", 0),
+        ("grpc.so_reuseport", int(options.shared_port)),
         ("grpc.max_allowed_incoming_connections", options.max_connections),
         ("grpc.max_concurrent_streams", max(512, options.max_connections)),
         ("grpc.max_connection_idle_ms", IDLE_MS),
@@ -219,5 +258,5 @@ def _channel_options(options: RpcOptions) -> list[tuple[str, int]]:
         # Clients may probe every 10 seconds or less often; every 30 is usual.
         ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
         ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
-        ("grpc.max_metadata_size", METADATA_BYTES),
+        ("grpc.max_metadata_size", METADATA_BYTES + (METADATA_MORE if behind else 0)),
     ]

@@ -8,6 +8,7 @@ holds until it is given back.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Final
 
 from memsvc.domain.types import Degraded, DegradedLevel, Mode
@@ -25,6 +26,9 @@ class Degradation:
         self._forced: Degraded | None = None
         self._found = Degraded()
         self._good = 0
+        self.on_forced: Callable[[], None] = lambda: None
+        """Told when a level was forced or given back; when it returns, other processes of the
+        node go by it too."""
 
     @property
     def current(self) -> Degraded:
@@ -44,6 +48,12 @@ class Degradation:
         else:
             self._forced = None if level is None else Degraded(level, reason or "FORCED")
         self._log(before)
+        self.on_forced()
+
+    @property
+    def by_hand(self) -> Degraded | None:
+        """The level that a person set, if one did."""
+        return self._forced
 
     def check(self, found: Degraded) -> None:
         """Takes the result of one check of the node (level NONE = good)."""

@@ -70,6 +70,11 @@ def indexed(settings: Settings) -> Indexed:
     return Indexed(settings.index.attributes, settings.index.attribute_columns)
 
 
+def tail_budget(settings: Settings) -> int:
+    """Bytes of private memory that the views of one process may take."""
+    return settings.storage.tail_budget_bytes // (settings.server.readers + 1)
+
+
 def search_settings(settings: Settings) -> SearchSettings:
     """What the searcher goes by."""
     return SearchSettings(

@@ -98,26 +98,30 @@ class RateLimiter:
         """
         if self._rate <= 0:
             return
-        key = (tenant, agent)
         with self._lock:
             rate, burst = self._rate, self._burst
             if rate <= 0:
                 return
-            now = self._clock()
-            tokens, counted = self._buckets.get(key, (burst, now))
-            tokens = min(burst, tokens + max(0.0, now - counted) * rate)
-            enough = tokens >= 1.0
-            self._buckets[key] = (tokens - 1.0 if enough else tokens, now)
-            self._buckets.move_to_end(key)
-            if len(self._buckets) > self._max_buckets:
-                self._buckets.popitem(last=False)
-        if not enough:
+            tokens = self._draw(tenant, agent, rate, burst)
+        if tokens < 1.0:
             raise ResourceExhausted(
                 f"this namespace may make {rate:g} calls per second",
                 reason="RATE_LIMITED",
                 retry_after_ms=max(1, math.ceil((1.0 - tokens) / rate * 1_000)),
                 hint="Send items in batches, or raise limits.requests_per_second.",
             )
+
+    def _draw(self, tenant: str, agent: str, rate: float, burst: float) -> float:
+        """Takes one token, if there is one; returns how many there were. Under the lock."""
+        key = (tenant, agent)
+        now = self._clock()
+        held, counted = self._buckets.get(key, (burst, now))
+        tokens = min(burst, held + max(0.0, now - counted) * rate)
+        self._buckets[key] = (tokens - 1.0 if tokens >= 1.0 else tokens, now)
+        self._buckets.move_to_end(key)
+        if len(self._buckets) > self._max_buckets:
+            self._buckets.popitem(last=False)
+        return tokens
 
     def __len__(self) -> int:
         return len(self._buckets)

@@ -40,6 +40,7 @@ from memsvc.domain.types import (
     WriteAnswer,
     WriteRequest,
 )
+from memsvc.service.metrics_sum import Sample, Summed, samples_of
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 DIMENSION_REASON: Final = "DIMENSION_MISMATCH"
@@ -149,19 +150,6 @@ class _Node(Collector):
         return [GaugeMetricFamily(name, text) for name, text in _READINGS.values()]
 
 
-class _WithoutCreated(Collector):
-    """A registry without the time at which each counter began, which doubles the text and
-    which nothing reads. The library's own switch is global, and not ours to turn."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._registry = registry
-
-    def collect(self) -> Iterator[Metric]:
-        for metric in self._registry.collect():
-            metric.samples = [s for s in metric.samples if not s.name.endswith("_created")]
-            yield metric
-
-
 class Peers:
     """Connections that made a call within the last minute.
 
@@ -247,6 +235,9 @@ class Metrics:
         self._until_check = _MEDIAN_CHECK_EVERY
         self._reasons: set[str] = set()
         self._node = _Node()
+        self.others: Callable[[], Iterable[Sample]] = tuple
+        """What other processes of the node have counted (``Metrics.samples`` of each), asked
+        at each scrape."""
         self.registry.register(self._node)
         ProcessCollector(namespace="memsvc", registry=self.registry)
         self._calls = self._histogram(
@@ -308,6 +299,12 @@ class Metrics:
             "memsvc_active_calls", "Calls being served", registry=self.registry
         )
 
+        self.readers = Gauge(
+            "memsvc_readers", "Reader processes that serve", registry=self.registry
+        )
+        self.reader_deaths = self._counter(
+            "memsvc_reader_deaths", "Reader processes that ended without being told to"
+        )
         self._gauge(
             "memsvc_memory_limit_bytes",
             "Memory that this process may use: of its control group, or of the machine",
@@ -320,7 +317,11 @@ class Metrics:
 
     def exposition(self) -> bytes:
         """The text a scraper reads (CONTENT_TYPE)."""
-        return generate_latest(_WithoutCreated(self.registry))
+        return generate_latest(Summed(self.registry, self.others()))
+
+    def samples(self) -> list[Sample]:
+        """What this process adds to the metrics of its node, for its ``others``."""
+        return samples_of(self.registry)
 
     def call(self, call: str, code: str, seconds: float) -> None:
         """One finished call; ``call`` and ``code`` come from fixed sets."""

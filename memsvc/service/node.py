@@ -40,6 +40,7 @@ from memsvc.service.derived import (
     own_log_wait_s,
     rebuild_settings,
     search_settings,
+    tail_budget,
 )
 from memsvc.service.erasures import Erasures
 from memsvc.service.feed import Feed
@@ -172,7 +173,7 @@ class Node:
         check_generation(settings, self.generations.default)
         self.degradation = Degradation()
         self.recalls = RecallBuffer()
-        self.views = Views(self.store, settings.storage.tail_budget_bytes, indexed(settings))
+        self.views = Views(self.store, tail_budget(settings), indexed(settings))
         self.maintenance = Maintenance(
             self.store,
             self.writer,
@@ -204,7 +205,8 @@ class Node:
         self._erasures = Erasures(self.store)
         self._overdue = ""
         self.views.on_damage = self.maintenance.on_damage
-        self.searcher = Searcher(self.views, search_settings(settings), CostBook(measure_costs()))
+        self.costs = measure_costs()
+        self.searcher = Searcher(self.views, search_settings(settings), CostBook(self.costs))
         self.memory = MemoryService(
             self.store,
             self.writer,
@@ -232,7 +234,7 @@ class Node:
         self.settings = settings
         self.memory.settings = call_settings(settings)
         self.searcher.settings = search_settings(settings)
-        self.views.budget = settings.storage.tail_budget_bytes
+        self.views.budget = tail_budget(settings)
         self.writer.queue_max = settings.storage.write_queue_max
         builds, fresh = self.maintenance.builds, index_settings(settings)
         builds.settings, before = with_reloaded(builds.settings, fresh), builds.settings
@@ -494,7 +496,7 @@ class Node:
             store_max_bytes=health.store.max_bytes,
             index_segment_bytes=health.store.segment_bytes,
             index_tail_bytes=self.views.nbytes,
-            index_budget_bytes=self.views.budget,
+            index_budget_bytes=self.settings.storage.tail_budget_bytes,
             builder_running=self.maintenance.running,
             builder_waiting=self.maintenance.waiting,
             damaged_files=health.store.damaged_files,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from memsvc.domain.ids import parse_id
@@ -38,12 +38,26 @@ class RecallBuffer:
                 counts[id_text] = counts.get(id_text, 0) + 1
             self._size += len(ids)
 
-    def decisions(self) -> list[Callable[[WriteTxn], int]]:
-        """Takes what is pending, as decisions for the writer, one a partition."""
+    def merge(self, tenant: str, agent: str, counts: Mapping[str, int]) -> None:
+        """Takes in what another process of the node has collected."""
+        with self._lock:
+            if self._size + len(counts) > MAX_PENDING:
+                return
+            mine = self._pending[tenant, agent]
+            for id_text, count in counts.items():
+                mine[id_text] = mine.get(id_text, 0) + count
+            self._size += len(counts)
+
+    def take(self) -> list[tuple[str, str, dict[str, int]]]:
+        """Takes what is pending: tenant, agent, and recalls by memory id."""
         with self._lock:
             pending, self._pending = self._pending, defaultdict(dict)
             self._size = 0
-        return [_Decision(tenant, agent, counts) for (tenant, agent), counts in pending.items()]
+        return [(tenant, agent, counts) for (tenant, agent), counts in pending.items()]
+
+    def decisions(self) -> list[Callable[[WriteTxn], int]]:
+        """Takes what is pending, as decisions for the writer, one a partition."""
+        return [_Decision(tenant, agent, counts) for tenant, agent, counts in self.take()]
 
 
 class _Decision:

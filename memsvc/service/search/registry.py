@@ -6,7 +6,7 @@ import resource
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -64,6 +64,9 @@ class Views:
         self.descriptors = descriptors_allowed()
         self.on_damage: OnDamage = lambda _meta, _damages: None
         """Told of damaged segment files; set once, when there is somebody to tell."""
+        self.on_replaced: Callable[[int, bool], None] = lambda _number, _drop: None
+        """Told of partitions whose segments were replaced, or (True) whose view must be made
+        anew: other processes must not keep the old files mapped."""
 
     @property
     def nbytes(self) -> int:
@@ -94,6 +97,7 @@ class Views:
         with self._lock:
             dropped = self._forget(number)
         del dropped  # unmaps, outside the lock
+        self.on_replaced(number, True)
 
     def expect(self, meta: SegmentMeta) -> None:
         """A segment is about to take the place of others, or of rows of the tail: does
@@ -122,6 +126,7 @@ class Views:
         replaced: else an idle one would keep the old ones mapped, and the next query would
         wait for the new ones to be opened. Call it with no lock held; files are opened while
         queries go on."""
+        self.on_replaced(number, False)
         with self._lock:
             holder = self._holders.get(number)
         if holder is None:

@@ -32,11 +32,15 @@ TOO_LATE: Final = Degraded(DegradedLevel.TIMEOUT, "TIMEOUT")
 class Searcher:
     """Answers queries from views; ``book`` has the planner's figures."""
 
-    def __init__(self, views: Views, settings: SearchSettings, book: CostBook) -> None:
+    def __init__(
+        self, views: Views, settings: SearchSettings, book: CostBook, processes: int = 1
+    ) -> None:
+        """``processes`` share the cores by searching."""
         self._views = views
         self.settings = settings
         self._book = book
-        self._slots = Slots(_cores() + SLOTS_MORE, each=_cores())
+        cores = -(-_cores() // processes)
+        self._slots = Slots(cores + SLOTS_MORE, each=cores)
         self._beside = ThreadPoolExecutor(BESIDE_THREADS, "memsvc-search")
 
     def close(self) -> None:

@@ -1,0 +1,1 @@
+"""Reader processes: more cores for Query, on the same port and the same files."""

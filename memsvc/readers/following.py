@@ -1,0 +1,48 @@
+"""What a reader knows of its node from the store alone, or asks it for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from memsvc.domain.log import Generation
+from memsvc.service.api import Control
+from memsvc.service.querying import Generations, Progress
+from memsvc.store.store import Store
+
+_LOOK_S: Final = 0.01
+
+
+class FollowingGenerations(Generations):
+    """The embedding generations as they stand in the store now: another process adds them."""
+
+    def named(self, embedding: str) -> Generation:
+        """See Generations."""
+        self.refresh()
+        return super().named(embedding)
+
+
+class FollowingProgress(Progress):
+    """Waits for a position that another process commits. ``settle`` has that process commit
+    what it has acknowledged; it is not asked when the position is there already."""
+
+    def __init__(self, store: Store, settle: Callable[[float], None]) -> None:
+        super().__init__(0)
+        self._store = store
+        self._settle = settle
+
+    def wait_for(self, position: int, control: Control) -> bool:
+        """See Progress. At least one look, however little time is left."""
+        if self._is_there(position):
+            return True
+        self._settle(control.remaining())
+        while not self._is_there(position):
+            if control.remaining() <= 0 or control.cancelled():
+                return False
+            time.sleep(_LOOK_S)
+        return True
+
+    def _is_there(self, position: int) -> bool:
+        with self._store.read() as snapshot:
+            return snapshot.position >= position
