@@ -1,0 +1,96 @@
+"""Readers that end in other ways than by a crash, and what they pass on at length."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import grpc
+import psutil
+import pytest
+
+from memsvc.admin.v1 import admin_service_pb2 as admin_pb
+from memsvc.v1 import memory_service_pb2 as pb
+from tests.scenarios import harness as h
+from tests.scenarios import readers as r
+from tests.waiting import until
+
+MakeNode = Callable[..., h.Node]
+
+
+def test_an_export_passes_through_a_reader_whole(make_node: MakeNode) -> None:
+    node = make_node(server__readers=1).start()
+    ids = h.fill(node, range(500))
+    request = admin_pb.ExportTenantRequest(tenant="acme", vectors=True)
+    lines = [json.loads(m.json) for m in node.admin().ExportTenant(request, timeout=60)]
+    assert {line["id"] for line in lines} == set(ids)
+    # Left half way: the serving process must not go on with it for ever.
+    stream = node.admin().ExportTenant(request, timeout=60)
+    next(stream)
+    stream.cancel()
+    with pytest.raises(grpc.RpcError) as refused:
+        list(node.admin().ExportTenant(admin_pb.ExportTenantRequest(tenant="a/b"), timeout=60))
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert h.error_info(refused.value)[1]
+
+
+def test_a_reader_told_to_end_finishes_its_calls_and_is_replaced(make_node: MakeNode) -> None:
+    node = make_node(server__readers=2).start()
+    r.until_readers(node, 2)
+    first, second = r.to_each_reader(node)
+    first.write([1])
+    victim = next(p for p in r.readers(node) if first.port in r.connected(p))
+    codes: list[grpc.StatusCode] = []
+    stop = threading.Event()
+
+    def ask() -> None:
+        while not stop.is_set():
+            try:
+                assert first.query(1).items
+            except grpc.RpcError as error:
+                codes.append(error.code())
+                time.sleep(0.02)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    try:
+        victim.send_signal(signal.SIGTERM)
+        until(lambda: not victim.is_running(), 30, "it ends")
+        assert second.query(1).items
+        r.until_readers(node, 2)
+        assert first.query(1).items
+    finally:
+        stop.set()
+        thread.join(30)
+    assert set(codes) <= {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}
+    assert codes.count(grpc.StatusCode.CANCELLED) <= 1
+
+
+def test_under_the_supervisor_a_killed_server_takes_its_readers_along(
+    make_node: MakeNode,
+) -> None:
+    node = make_node(server__readers=2)
+    node.start(command=[sys.executable, "-m", "memsvc.cli", "serve", "--config", str(node.config)])
+    r.until_readers(node, 2)
+    before = r.readers(node)
+    ids = h.fill(node, range(50))
+    (server,) = [c for c in psutil.Process(node.pid).children() if "memsvc.server" in c.cmdline()]
+    server.kill()
+    psutil.wait_procs(before, timeout=20)
+    assert not any(p.is_running() for p in before)
+    until(lambda: _answers(node), 60, "a new server")
+    r.until_readers(node, 2)
+    assert set(h.browse(node)) == set(ids)
+    assert node.stop() == 0
+    assert not h.users_of(node.data_dir)
+
+
+def _answers(node: h.Node) -> bool:
+    try:
+        return bool(node.stub().Health(pb.HealthRequest(), timeout=2).ready)
+    except grpc.RpcError:
+        return False
