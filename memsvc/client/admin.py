@@ -112,3 +112,7 @@ class AdminClient:
     def reload(self) -> pb.ReloadResponse:
         """Makes the node read its configuration and tokens again."""
         return self._connection.call(self._stub.Reload, pb.ReloadRequest(), self._timeout)
+
+    def take_snapshot(self, timeout: float = 3_600.0) -> pb.TakeSnapshotResponse:
+        """Takes a snapshot into the folder of the node; waits at most ``timeout`` seconds."""
+        return self._connection.call(self._stub.TakeSnapshot, pb.TakeSnapshotRequest(), timeout)

@@ -179,6 +179,22 @@ class AdminServicer(BaseServicer, admin_service_pb2_grpc.AdminServiceServicer):
         changed, needs_restart = admin.reload()
         return admin_pb.ReloadResponse(changed=changed, needs_restart=needs_restart)
 
+    @answering
+    def TakeSnapshot(
+        self, request: admin_pb.TakeSnapshotRequest | bytes, context: grpc.ServicerContext
+    ) -> admin_pb.TakeSnapshotResponse:
+        """See the proto."""
+        read_flat(admin_pb.TakeSnapshotRequest, request)
+        admin, _ = self._admin(context)
+        made = admin.take_snapshot()
+        return admin_pb.TakeSnapshotResponse(
+            path=made.path,
+            position=made.position,
+            epoch=made.epoch,
+            time=made.time,
+            bytes=made.bytes,
+        )
+
 
 def _within(facts: dict[str, object], tenant: str, agent: str) -> dict[str, object]:
     """What one who may not see the whole node is told: of the partition, and of a memory

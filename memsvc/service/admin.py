@@ -20,7 +20,7 @@ from memsvc.domain.types import (
     Namespace,
     Status,
 )
-from memsvc.service.api import AgentFacts
+from memsvc.service.api import AgentFacts, SnapshotFacts
 from memsvc.service.forgetting import ForgetDecision
 from memsvc.service.node import Node
 from memsvc.service.positions import format_position
@@ -161,6 +161,12 @@ class AdminService:
         if self._reload is None:
             raise FailedPrecondition("this node has no configuration file to read again")
         return self._reload()
+
+    def take_snapshot(self) -> SnapshotFacts:
+        """Takes one now; everything acknowledged is in it. Raises Unavailable."""
+        self._node.writer.settle()
+        path, made = self._node.snapshots.take_now()
+        return SnapshotFacts(str(path.resolve()), made.position, made.epoch, made.time, made.size)
 
     def inspect(
         self, tenant: str, agent: str, verify: bool, log_tail: int, memory_id: str

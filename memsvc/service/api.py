@@ -68,6 +68,18 @@ class AgentFacts:
     bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class SnapshotFacts:
+    """A snapshot: its folder on the machine of the node, log position and epoch, UTC ms of when
+    it was taken, bytes of its files."""
+
+    path: str
+    position: int
+    epoch: int
+    time: int
+    bytes: int
+
+
 class AdminApi(Protocol):
     """Administration of one node, on domain types."""
 
@@ -101,3 +113,6 @@ class AdminApi(Protocol):
 
     def reload(self) -> tuple[list[str], list[str]]:
         """Settings that took effect, and those that need a restart."""
+
+    def take_snapshot(self) -> SnapshotFacts:
+        """Takes one now; everything acknowledged is in it."""

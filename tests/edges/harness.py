@@ -37,7 +37,7 @@ from memsvc.http.app import AppOptions, HttpApp
 from memsvc.http.server import HttpOptions, HttpServer
 from memsvc.rpc.server import RpcOptions, RpcServer
 from memsvc.service.access import Access, Gate
-from memsvc.service.api import AgentFacts, Control
+from memsvc.service.api import AgentFacts, Control, SnapshotFacts
 from memsvc.service.limits import CallPool, RateLimiter
 from memsvc.service.metrics import Metrics
 from memsvc.v1 import memory_service_pb2 as pb
@@ -214,6 +214,10 @@ class FakeAdmin:
 
     def reload(self) -> tuple[list[str], list[str]]:
         return ["query.min_score"], ["server.listen"]
+
+    def take_snapshot(self) -> SnapshotFacts:
+        self.asked.append("snapshot")
+        return SnapshotFacts("/snapshots/one", 7, 2, 1_000, 4_096)
 
 
 @dataclass(frozen=True)

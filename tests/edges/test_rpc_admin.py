@@ -40,6 +40,8 @@ def test_administration_translates_every_call(guarded: tuple[Edge, Client]) -> N
     assert "partitions" in admin.Inspect(admin_pb.InspectRequest(), metadata=token).json
     assert admin.Maintain(admin_pb.MaintainRequest(purge=True), metadata=token).idle
     assert admin.Reload(admin_pb.ReloadRequest(), metadata=token).needs_restart
+    taken = admin.TakeSnapshot(admin_pb.TakeSnapshotRequest(), metadata=token)
+    assert (taken.path, taken.position, taken.epoch) == ("/snapshots/one", 7, 2)
     assert edge.admin.asked[2][0] == "root"
 
 
@@ -89,6 +91,7 @@ def test_administration_of_one_tenant_stays_there() -> None:
             ),
             lambda: admin.Maintain(admin_pb.MaintainRequest(), metadata=token),
             lambda: admin.Reload(admin_pb.ReloadRequest(), metadata=token),
+            lambda: admin.TakeSnapshot(admin_pb.TakeSnapshotRequest(), metadata=token),
         ):
             assert code(call) is grpc.StatusCode.PERMISSION_DENIED
 

@@ -461,3 +461,58 @@ class ReloadResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReloadResponse: _TypeAlias = ReloadResponse  # noqa: Y015
+
+@_typing.final
+class TakeSnapshotRequest(_message.Message):
+    """Nothing to say."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TakeSnapshotRequest: _TypeAlias = TakeSnapshotRequest  # noqa: Y015
+
+@_typing.final
+class TakeSnapshotResponse(_message.Message):
+    """The snapshot that was taken. Everything acknowledged before the call is in it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PATH_FIELD_NUMBER: _builtins.int
+    POSITION_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    TIME_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    path: _builtins.str
+    """Folder on the machine of the node. It is kept like the others, see storage.snapshot_keep."""
+    position: _builtins.int
+    """Last log position in it, as a number."""
+    epoch: _builtins.int
+    """Epoch of that position."""
+    time: _builtins.int
+    """When it was taken, UTC ms."""
+    bytes: _builtins.int
+    """Bytes of all files."""
+    def __init__(
+        self,
+        *,
+        path: _builtins.str = ...,
+        position: _builtins.int = ...,
+        epoch: _builtins.int = ...,
+        time: _builtins.int = ...,
+        bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "epoch", b"epoch", "path", b"path", "position", b"position", "time", b"time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TakeSnapshotResponse: _TypeAlias = TakeSnapshotResponse  # noqa: Y015

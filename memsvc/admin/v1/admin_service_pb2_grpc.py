@@ -70,6 +70,11 @@ class AdminServiceStub:
                 request_serializer=memsvc_dot_admin_dot_v1_dot_admin__service__pb2.ReloadRequest.SerializeToString,
                 response_deserializer=memsvc_dot_admin_dot_v1_dot_admin__service__pb2.ReloadResponse.FromString,
                 _registered_method=True)
+        self.TakeSnapshot = channel.unary_unary(
+                '/memsvc.admin.v1.AdminService/TakeSnapshot',
+                request_serializer=memsvc_dot_admin_dot_v1_dot_admin__service__pb2.TakeSnapshotRequest.SerializeToString,
+                response_deserializer=memsvc_dot_admin_dot_v1_dot_admin__service__pb2.TakeSnapshotResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer:
@@ -125,6 +130,13 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def TakeSnapshot(self, request, context):
+        """Takes a snapshot now, into storage.snapshot_dir of the node.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -162,6 +174,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.Reload,
                     request_deserializer=memsvc_dot_admin_dot_v1_dot_admin__service__pb2.ReloadRequest.FromString,
                     response_serializer=memsvc_dot_admin_dot_v1_dot_admin__service__pb2.ReloadResponse.SerializeToString,
+            ),
+            'TakeSnapshot': grpc.unary_unary_rpc_method_handler(
+                    servicer.TakeSnapshot,
+                    request_deserializer=memsvc_dot_admin_dot_v1_dot_admin__service__pb2.TakeSnapshotRequest.FromString,
+                    response_serializer=memsvc_dot_admin_dot_v1_dot_admin__service__pb2.TakeSnapshotResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -354,6 +371,33 @@ class AdminService:
             '/memsvc.admin.v1.AdminService/Reload',
             memsvc_dot_admin_dot_v1_dot_admin__service__pb2.ReloadRequest.SerializeToString,
             memsvc_dot_admin_dot_v1_dot_admin__service__pb2.ReloadResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TakeSnapshot(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/memsvc.admin.v1.AdminService/TakeSnapshot',
+            memsvc_dot_admin_dot_v1_dot_admin__service__pb2.TakeSnapshotRequest.SerializeToString,
+            memsvc_dot_admin_dot_v1_dot_admin__service__pb2.TakeSnapshotResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -47,6 +47,8 @@ class AdminServiceStub:
     """Starts maintenance now instead of on schedule."""
     Reload: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.ReloadRequest, _admin_service_pb2.ReloadResponse]
     """Reads the configuration and the tokens file again."""
+    TakeSnapshot: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.TakeSnapshotRequest, _admin_service_pb2.TakeSnapshotResponse]
+    """Takes a snapshot now, into storage.snapshot_dir of the node."""
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
@@ -67,6 +69,8 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Starts maintenance now instead of on schedule."""
     Reload: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.ReloadRequest, _admin_service_pb2.ReloadResponse]  # type: ignore[assignment]
     """Reads the configuration and the tokens file again."""
+    TakeSnapshot: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.TakeSnapshotRequest, _admin_service_pb2.TakeSnapshotResponse]  # type: ignore[assignment]
+    """Takes a snapshot now, into storage.snapshot_dir of the node."""
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     """Administration of one node."""
@@ -126,5 +130,13 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_service_pb2.ReloadResponse, _abc.Awaitable[_admin_service_pb2.ReloadResponse]]:
         """Reads the configuration and the tokens file again."""
+
+    @_abc_1.abstractmethod
+    def TakeSnapshot(
+        self,
+        request: _admin_service_pb2.TakeSnapshotRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_service_pb2.TakeSnapshotResponse, _abc.Awaitable[_admin_service_pb2.TakeSnapshotResponse]]:
+        """Takes a snapshot now, into storage.snapshot_dir of the node."""
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

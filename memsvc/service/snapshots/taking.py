@@ -38,6 +38,7 @@ def take(
     *,
     now_ms: int,
     keep_free: int = 0,
+    share: bool = True,
     progress: Callable[[int], None] = lambda _bytes: None,
 ) -> SnapshotManifest:
     """Makes ``folder`` a snapshot of one committed state of the store.
@@ -45,7 +46,8 @@ def take(
     ``folder`` must not exist; it is made beside as ``.tmp`` and gets its name when everything
     is on disk, so a crash leaves a whole snapshot or a ``.tmp`` folder. ``now_ms`` (UTC ms) is
     kept in the manifest; ``keep_free`` bytes of the disk are left; ``progress`` is told the
-    bytes that were put on disk. Segment files are shared by hard links where that is possible.
+    bytes that were put on disk. With ``share`` segment files are hard links where that is possible,
+    else always copies, whose bytes are compared with their checksums.
 
     Raises FileExistsError; OSError with ENOSPC when there is no room, before or in the middle;
     other OSErrors. Nothing is left behind by an error.
@@ -55,10 +57,10 @@ def take(
     work = folder.with_name(folder.name + TEMPORARY_SUFFIX)
     shutil.rmtree(work, ignore_errors=True)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    _check_room(store, folder.parent, keep_free)
+    _check_room(store, folder.parent, keep_free, share)
     try:
         (work / "store").mkdir(parents=True, mode=0o700)
-        manifest = _Taking(store, work, now_ms, progress).take()
+        manifest = _Taking(store, work, now_ms, share, progress).take()
         _write_durably(work / MANIFEST_NAME, manifest.to_json().encode())
         for top, _folders, _files in os.walk(work):
             fsync_directory(Path(top))
@@ -70,10 +72,10 @@ def take(
     return manifest
 
 
-def _check_room(store: Store, parent: Path, keep_free: int) -> None:
+def _check_room(store: Store, parent: Path, keep_free: int, share: bool) -> None:
     """Before anything is written: a snapshot must not be what fills the disk of the node."""
     needed = store.file_bytes() + keep_free
-    if os.stat(parent).st_dev != os.stat(store.data_dir).st_dev:
+    if not share or os.stat(parent).st_dev != os.stat(store.data_dir).st_dev:
         with store.read() as snapshot:
             needed += snapshot.segment_bytes
     free = shutil.disk_usage(parent).free
@@ -87,11 +89,17 @@ class _Taking:
     """One snapshot in the making, in the folder ``work``."""
 
     def __init__(
-        self, store: Store, work: Path, now_ms: int, progress: Callable[[int], None]
+        self,
+        store: Store,
+        work: Path,
+        now_ms: int,
+        share: bool,
+        progress: Callable[[int], None],
     ) -> None:
         self._store = store
         self._work = work
         self._now = now_ms
+        self._linked = share
         self._progress = progress
         self._files: dict[str, SnapshotFile] = {}
 
@@ -148,10 +156,14 @@ class _Taking:
                 continue
             target.mkdir(parents=True, exist_ok=True, mode=0o700)
             try:
-                self._files[name] = _share(source / file.name, target / file.name, name, file)
+                shared = self._linked and _link(source / file.name, target / file.name)
+                if not shared and not _copy(source / file.name, target / file.name, file):
+                    missing.append(name)  # gone bad; the node will find it too
+                    continue
             except FileNotFoundError:
                 missing.append(name)
                 continue
+            self._files[name] = SnapshotFile(name, file.bytes, file.checksum)
             self._progress(file.bytes)
         return missing
 
@@ -166,10 +178,10 @@ class _Taking:
         }
 
 
-def _share(source: Path, target: Path, name: str, file: FileMeta) -> SnapshotFile:
-    """The same file under a second name, or a copy of it on another file system.
+def _link(source: Path, target: Path) -> bool:
+    """Gives the file a second name, False where that cannot be.
 
-    Segment files are never written again, and the checksum is the one they were built with, so
+    Segment files are never written again. The checksum is the one they were built with, so
     that a file which has gone bad since is found by whoever checks the snapshot.
     """
     try:
@@ -177,8 +189,16 @@ def _share(source: Path, target: Path, name: str, file: FileMeta) -> SnapshotFil
     except OSError as error:
         if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP):
             raise
-        copy_durably(source, target, 0o444)
-    return SnapshotFile(name, file.bytes, file.checksum)
+        return False
+    return True
+
+
+def _copy(source: Path, target: Path, file: FileMeta) -> bool:
+    """Copies the file; False, and no copy, when its bytes are not those it was built with."""
+    if copy_durably(source, target, 0o444).checksum == file.checksum:
+        return True
+    target.unlink()
+    return False
 
 
 def _write_durably(path: Path, data: bytes) -> None:

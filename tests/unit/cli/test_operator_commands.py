@@ -204,3 +204,21 @@ def test_text_for_a_terminal() -> None:
     assert (age(10_000, 4_000), age(0, 7_200_000), age(5, 5)) == ("6s", "-2h", "now")
     assert (size(10), size(1536), size(3 << 40)) == ("10 B", "1.5 KiB", "3.0 TiB")
     assert normalised("Ａ  b\u0301 ") == normalised("a \u1e03") or normalised("Ａ b") == "a b"
+
+
+def test_backup_of_a_node_elsewhere_says_where_to_run_it(memsvc: Commands, tmp_path: Path) -> None:
+    done = memsvc.run("backup", "--to", str(tmp_path / "b"))
+    assert done.exit_code == 1
+    assert "/not/here" in done.stderr and "machine of the node" in done.stderr
+    assert not (tmp_path / "b").exists()
+
+
+def test_restore_and_verify_say_when_there_is_nothing(memsvc: Commands, tmp_path: Path) -> None:
+    for command in (["verify", "."], ["restore", ".", "--to", "x"], ["backup", "--to", "x"]):
+        where = [str(tmp_path / word) if word in (".", "x") else word for word in command]
+        more = ["--data-dir", str(tmp_path)] if command[0] == "backup" else []
+        done = memsvc.run(*where, *more)
+        assert done.exit_code == 1, done.output
+        assert "no snapshot" in done.stderr or "holds no store" in done.stderr
+    both = memsvc.run("restore", ".", "--to", "x", "--at", "5", "--position", "5")
+    assert both.exit_code == 2

@@ -324,6 +324,12 @@ class FakeService(pb_grpc.MemoryServiceServicer, admin_grpc.AdminServiceServicer
         self._enter("Maintain", request, context)
         return admin_pb.MaintainResponse(started=1, idle=request.wait)
 
+    def TakeSnapshot(
+        self, request: admin_pb.TakeSnapshotRequest, context: grpc.ServicerContext
+    ) -> admin_pb.TakeSnapshotResponse:
+        self._enter("TakeSnapshot", request, context)
+        return admin_pb.TakeSnapshotResponse(path="/not/here", position=7, epoch=1, bytes=9)
+
     def Reload(
         self, request: admin_pb.ReloadRequest, context: grpc.ServicerContext
     ) -> admin_pb.ReloadResponse:
