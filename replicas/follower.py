@@ -16,6 +16,7 @@ from memsvc.replication.v1 import replication_service_pb2 as pb
 from memsvc.store.codec import UnknownFormat, decode_record
 from memsvc.store.write_txn import Diverged
 from replicas.course import Course, Step
+from replicas.outbox import Outbox
 from replicas.source import Source, Stream, told_by
 
 log = logging.getLogger(__name__)
@@ -44,12 +45,14 @@ class Follower:
         source: Source,
         target: Target,
         lag: Lag,
+        outbox: Outbox,
         clock: Callable[[], int],
         on_restore: Callable[[str], None],
     ) -> None:
         self._source = source
         self._target = target
         self._lag = lag
+        self._outbox = outbox
         self._clock = clock
         self._on_restore = on_restore
         self._stopping = threading.Event()
@@ -125,12 +128,14 @@ class Follower:
                     stream.close()
             log.info("following %s from position %d", self._source.address, standing.position)
             watchdog = _Watchdog(SILENT_S, stream.close)
+            self._outbox.opened(stream.recalled)
             try:
                 for message in stream:
                     watchdog.fed()
                     self._take(message, stream)
             finally:
                 watchdog.end()
+                self._outbox.closed()
                 stream.close()
                 with self._lock:
                     self._stream = None
@@ -146,6 +151,7 @@ class Follower:
             stream.applied(position)
             self.course.applied()
         self._lag.heard(message.position, now)
+        self._outbox.taken(message.recalls_taken)
 
 
 class _Watchdog:

@@ -23,6 +23,7 @@ from memsvc.store.store import Store
 from replicas.copying import INCOMING, BrokenOff, Incoming, place
 from replicas.course import Step
 from replicas.follower import SILENT_S, Follower
+from replicas.outbox import Outbox
 from replicas.source import Source, Stream, told_by
 
 log = logging.getLogger(__name__)
@@ -146,8 +147,10 @@ class Replica:
         self.lag = Lag(node.standing().position, now)
         source = Source(settings, node_id(settings.storage.data_dir))
         self._address = source.address
-        self.follower = Follower(source, _Target(node), self.lag, node.clock, self._restore)
+        outbox = Outbox(node.clock)
+        self.follower = Follower(source, _Target(node), self.lag, outbox, node.clock, self._restore)
         node.primary = self._primary
+        node.take_recalls = outbox.add
 
     def start(self) -> None:
         """Begins to follow."""

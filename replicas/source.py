@@ -53,6 +53,10 @@ class Stream:
         """Everything up to a position is on disk here."""
         self._out.put(pb.FollowRequest(applied=position))
 
+    def recalled(self, batch: pb.RecallBatch) -> None:
+        """Sends recalls."""
+        self._out.put(pb.FollowRequest(recalls=batch))
+
     def close(self) -> None:
         """Ends the call; the iteration ends with grpc.RpcError."""
         self._out.put(None)

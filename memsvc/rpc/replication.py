@@ -24,6 +24,7 @@ from memsvc.rpc.tls import server_credentials
 from memsvc.service.bootstraps import Bootstrap, Bootstraps
 from memsvc.service.feed import Feed, Following
 from memsvc.service.listening import ListenError, TlsFiles, tls_of
+from memsvc.service.recalls import Recalls
 from memsvc.store import codec
 from memsvc.version import __version__
 
@@ -146,7 +147,7 @@ class ReplicationServicer(pb_grpc.ReplicationServiceServicer):
             start.version,
             standing.position,
         )
-        stream = _Stream(following, Window(WINDOW_BYTES))
+        stream = _Stream(following, Window(WINDOW_BYTES), self._feed)
         reader = threading.Thread(
             target=stream.acknowledge, args=(request_iterator,), name="memsvc-acks", daemon=True
         )
@@ -174,6 +175,7 @@ class ReplicationServicer(pb_grpc.ReplicationServiceServicer):
                 sent = found[-1].entry.position
                 stream.sent(sent, sum(record.size for record in found))
             message.position, message.time = feed.position, feed.clock()
+            message.recalls_taken = stream.recalls_taken
             yield message
 
     def _admit(self, context: grpc.ServicerContext) -> None:
@@ -196,9 +198,11 @@ def _abort(context: grpc.ServicerContext, code: grpc.StatusCode, text: str) -> N
 class _Stream:
     """One open stream: what is on its way, told by two threads."""
 
-    def __init__(self, following: Following, window: Window) -> None:
+    def __init__(self, following: Following, window: Window, feed: Feed) -> None:
         self._following = following
         self._window = window
+        self._feed = feed
+        self.recalls_taken = 0
         self._changed = threading.Condition()
         self.ended = False
 
@@ -206,14 +210,26 @@ class _Stream:
         """Takes acknowledgements until the follower is gone."""
         try:
             for request in requests:
+                if request.HasField("recalls"):
+                    self._take(request.recalls)
+                    continue
                 with self._changed:
                     self._window.acknowledged(request.applied)
                     self._following.applied = max(self._following.applied, request.applied)
                     self._changed.notify_all()
         except grpc.RpcError:
             pass  # it went away
+        except Exception:  # the stream ends, and the follower comes back
+            _log.exception("what %s sent could not be taken", self._following.node_id)
         finally:
             self.end()
+
+    def _take(self, batch: pb.RecallBatch) -> None:
+        ids = [batch.ids[at : at + 16] for at in range(0, len(batch.ids), 16)]
+        counts = dict(zip(ids, batch.counts, strict=False))
+        source = f"{self._following.node_id}:{batch.sequence}"
+        self._feed.take_recalls(Recalls(batch.tenant, batch.agent, counts, source))
+        self.recalls_taken = batch.sequence
 
     def end(self) -> None:
         with self._changed:

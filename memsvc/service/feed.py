@@ -12,8 +12,10 @@ from memsvc.domain.log import LOG_FORMAT, Record
 from memsvc.domain.replication import Standing, Verdict, judge
 from memsvc.service.api import Control
 from memsvc.service.querying import Progress
+from memsvc.service.recalls import Recalls
 from memsvc.store import feed
 from memsvc.store.store import Store
+from memsvc.store.writer import Writer
 
 
 @dataclass(slots=True)
@@ -27,8 +29,11 @@ class Following:
 class Feed:
     """The log of a node for others. ``clock`` gives UTC ms."""
 
-    def __init__(self, store: Store, progress: Progress, clock: Callable[[], int]) -> None:
+    def __init__(
+        self, store: Store, writer: Writer, progress: Progress, clock: Callable[[], int]
+    ) -> None:
         self._store = store
+        self._writer = writer
         self._progress = progress
         self.clock = clock
         self._lock = threading.Lock()
@@ -58,6 +63,10 @@ class Feed:
 
         with self._store.read() as snapshot:
             return list(takewhile(fits, feed.records(snapshot, after)))
+
+    def take_recalls(self, batch: Recalls) -> None:
+        """Puts recalls that a follower has counted into the log, once."""
+        self._writer.run(batch)
 
     @property
     def position(self) -> int:

@@ -50,7 +50,7 @@ from memsvc.service.metrics import Metrics, NodeReadings
 from memsvc.service.positions import format_position
 from memsvc.service.querying import Generations, Progress
 from memsvc.service.rebuild import Rebuilds
-from memsvc.service.recalls import RecallBuffer
+from memsvc.service.recalls import RecallBuffer, Recalls
 from memsvc.service.reserve import DiskReserve
 from memsvc.service.schedule import Schedule
 from memsvc.service.search.costs import CostBook
@@ -112,8 +112,10 @@ class Node:
     ) -> None:
         self.settings = settings
         self.follows = settings.node.role == "replica"
-        self.primary: Callable[[], Primary] = lambda: Primary()  # noqa: PLW0108
+        self.primary: Callable[[], Primary] = Primary
         """On a replica: what is known of the one it follows; set once, before it serves."""
+        self.take_recalls: Callable[[Recalls], object] = self._take_recalls
+        """Where recalls that were counted go; on a replica to its primary."""
         self.clock = clock
         self.metrics = metrics or Metrics()
         check_index(settings)
@@ -222,7 +224,7 @@ class Node:
             guard_changes=self._guard_changes,
             own_log_wait_s=own_log_wait_s(settings),
         )
-        self.feed = Feed(self.store, self.progress, self.clock)
+        self.feed = Feed(self.store, self.writer, self.progress, self.clock)
         self.bootstraps = Bootstraps(self.store)
         self._schedule = Schedule(settings.lifecycle.compact_cron, self._now())
         self.metrics.bind(self.readings)
@@ -414,9 +416,12 @@ class Node:
         if any(record.entry.generation for record in records):
             self.generations.refresh()
 
+    def _take_recalls(self, batch: Recalls) -> None:
+        self.writer.run(batch)
+
     def _flush_recalls(self) -> None:
-        for decision in self.recalls.decisions():
-            self.writer.run(decision)
+        for batch in self.recalls.batches():
+            self.take_recalls(batch)
 
     # -- telling -----------------------------------------------------------------------
 

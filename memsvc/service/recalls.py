@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
 from memsvc.domain.ids import parse_id
 from memsvc.domain.limits import MAX_ENTRY_EFFECTS
-from memsvc.domain.log import Action, Entry, unchanged_effect
+from memsvc.domain.log import Action, Entry, RememberedRequest, unchanged_effect
 from memsvc.domain.types import Namespace, Status
+from memsvc.store import keys
 from memsvc.store.write_txn import WriteTxn
 
 MAX_PENDING: Final = 100_000
@@ -55,26 +57,43 @@ class RecallBuffer:
             self._size = 0
         return [(tenant, agent, counts) for (tenant, agent), counts in pending.items()]
 
-    def decisions(self) -> list[Callable[[WriteTxn], int]]:
-        """Takes what is pending, as decisions for the writer, one a partition."""
-        return [_Decision(tenant, agent, counts) for tenant, agent, counts in self.take()]
+    def batches(self) -> list[Recalls]:
+        """Takes what is pending, one batch for each agent."""
+        return [
+            Recalls(
+                tenant,
+                agent,
+                {id_: count for text, count in counts.items() if (id_ := parse_id(text))},
+            )
+            for tenant, agent, counts in self.take()
+        ]
 
 
-class _Decision:
-    def __init__(self, tenant: str, agent: str, counts: dict[str, int]) -> None:
-        self._tenant = tenant
-        self._agent = agent
-        self._counts = counts
+@dataclass(frozen=True, slots=True)
+class Recalls:
+    """Recalls of the memories of one agent, by id (16 bytes). ``source`` names the batch where it
+    may come more than once, and is "" elsewhere."""
+
+    tenant: str
+    agent: str
+    counts: Mapping[bytes, int]
+    source: str = ""
 
     def __call__(self, txn: WriteTxn) -> int:
-        """Appends the recalls of memories that are still active; returns how many."""
-        partition = txn.partition(self._tenant, self._agent)
+        """A decision for the writer: appends the recalls of memories that are still active, unless
+        the batch was taken before; returns how many."""
+        partition = txn.partition(self.tenant, self.agent)
         if partition is None:
             return 0
+        request = None
+        if self.source:
+            key = keys.request_hash("Recalls", self.tenant, self.agent, self.source)
+            if txn.request(key) is not None:
+                return 0
+            request = RememberedRequest(key, bytes(16), b"")
         effects = []
-        for id_text, count in self._counts.items():
-            id_bytes = parse_id(id_text)
-            place = txn.locate(id_bytes) if id_bytes else None
+        for id_bytes, count in self.counts.items():
+            place = txn.locate(id_bytes)
             state = txn.state(*place) if place and place[0] == partition.number else None
             if place is None or state is None or state.status != Status.ACTIVE:
                 continue
@@ -86,5 +105,7 @@ class _Decision:
             )
         for start in range(0, len(effects), MAX_ENTRY_EFFECTS):
             chunk = tuple(effects[start : start + MAX_ENTRY_EFFECTS])
-            txn.append(Entry(self._tenant, self._agent, Action.RECALL, chunk, actor="system"))
+            entry = Entry(self.tenant, self.agent, Action.RECALL, chunk, actor="system")
+            txn.append(replace(entry, request=request))
+            request = None
         return len(effects)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -240,3 +241,34 @@ def test_a_forgotten_memory_leaves_the_files_of_replicas_too(make_node: MakeNode
         return not any(needle in p.read_bytes() for p in replica.files() if p.is_file())
 
     until(gone, 60, "the text to leave the replica's files")
+
+
+def test_recalls_counted_on_a_replica_count_once_everywhere(make_node: MakeNode) -> None:
+    primary = r.make_primary(make_node).start()
+    ids = h.fill(primary, range(5))
+    with r.Proxy(r.feed_address(primary)) as network:
+        replica = r.make_replica(make_node, primary, via=network.address).start()
+
+        def recall() -> str:
+            found = h.by_vector(replica, 3, rank=pb.Rank(keep=1))
+            return found.items[0].id
+
+        def counted(node: h.Node) -> int:
+            request = pb.QueryRequest(namespace=h.namespace(), ids=[ids[3]])
+            return node.stub().Query(request, timeout=10).items[0].recall_count
+
+        assert [recall() for _ in range(3)] == [ids[3]] * 3
+        until(lambda: counted(primary) == 3, 20, "recalls to arrive")
+        network.cut()
+        for _ in range(4):
+            recall()
+        time.sleep(6)  # the flush of the buffer
+        network.heal()
+        until(lambda: counted(primary) == 7, 20, "recalls to arrive after the cut")
+        r.level(primary, replica)
+        assert counted(replica) == 7
+        network.cut()
+        network.heal()
+        r.level(primary, replica)
+        time.sleep(1)
+        assert counted(primary) == 7

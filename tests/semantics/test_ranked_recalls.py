@@ -13,9 +13,9 @@ from tests.semantics.harness import World, error_of, vector
 def test_an_explained_ranking_counts_no_recall(world: World) -> None:
     world.put(summary="tea", vector=vector(1))
     world.query(text="tea", rank={}, include={"explain": True})
-    assert world.node.recalls.decisions() == []
+    assert world.node.recalls.batches() == []
     world.query(text="tea", rank={})
-    assert len(world.node.recalls.decisions()) == 1
+    assert len(world.node.recalls.batches()) == 1
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from memsvc.segments.graph import GraphBuilder
 from memsvc.service import derived, node, rebuild
 from memsvc.service.builder import BuilderFailed
 from memsvc.service.rebuild import RebuildFacts
+from memsvc.service.workqueue import LANES
 from tests.semantics.harness import HOUR, NS, InlineBuilder, World, error_of
 from tests.semantics.runner import SHARE, Run
 
@@ -53,7 +54,7 @@ def change(world: World, **index: object) -> None:
 
 def builder_of(world: World) -> InlineBuilder:
     """The builder of rebuilds."""
-    return world.builders[-1]
+    return world.builders[len(LANES)]
 
 
 def ended(world: World, seconds: float = 20.0) -> RebuildFacts:

@@ -274,27 +274,73 @@ class FollowRequest(_message.Message):
 
     START_FIELD_NUMBER: _builtins.int
     APPLIED_FIELD_NUMBER: _builtins.int
+    RECALLS_FIELD_NUMBER: _builtins.int
     applied: _builtins.int
     """Position up to which everything is applied and on the follower's disk."""
     @_builtins.property
     def start(self) -> Global___ProbeRequest:
         """The first message: as in Probe."""
 
+    @_builtins.property
+    def recalls(self) -> Global___RecallBatch:
+        """Recalls that the follower has counted."""
+
     def __init__(
         self,
         *,
         start: Global___ProbeRequest | None = ...,
         applied: _builtins.int = ...,
+        recalls: Global___RecallBatch | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "message", b"message", "start", b"start"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "message", b"message", "recalls", b"recalls", "start", b"start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "message", b"message", "start", b"start"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "message", b"message", "recalls", b"recalls", "start", b"start"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["start", "applied"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["start", "applied", "recalls"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
 Global___FollowRequest: _TypeAlias = FollowRequest  # noqa: Y015
+
+@_typing.final
+class RecallBatch(_message.Message):
+    """Recalls of memories of one agent, counted on a follower. Taken once, however often it is sent."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEQUENCE_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    AGENT_FIELD_NUMBER: _builtins.int
+    IDS_FIELD_NUMBER: _builtins.int
+    COUNTS_FIELD_NUMBER: _builtins.int
+    sequence: _builtins.int
+    """Number of the batch; rises on each follower, also across restarts."""
+    tenant: _builtins.str
+    """Whose memories."""
+    agent: _builtins.str
+    """Whose memories."""
+    ids: _builtins.bytes
+    """How often each memory was recalled, by its id (16 bytes each, one after the other)."""
+    @_builtins.property
+    def counts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The counts, in the order of the ids."""
+
+    def __init__(
+        self,
+        *,
+        sequence: _builtins.int = ...,
+        tenant: _builtins.str = ...,
+        agent: _builtins.str = ...,
+        ids: _builtins.bytes = ...,
+        counts: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "counts", b"counts", "ids", b"ids", "sequence", b"sequence", "tenant", b"tenant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RecallBatch: _TypeAlias = RecallBatch  # noqa: Y015
 
 @_typing.final
 class EffectPayload(_message.Message):
@@ -365,10 +411,13 @@ class FollowResponse(_message.Message):
     RECORDS_FIELD_NUMBER: _builtins.int
     POSITION_FIELD_NUMBER: _builtins.int
     TIME_FIELD_NUMBER: _builtins.int
+    RECALLS_TAKEN_FIELD_NUMBER: _builtins.int
     position: _builtins.int
     """Position of the primary's last entry."""
     time: _builtins.int
     """The primary's time, UTC ms."""
+    recalls_taken: _builtins.int
+    """Sequence of the last batch of recalls that is in the log. 0: none of this stream."""
     @_builtins.property
     def records(self) -> _containers.RepeatedCompositeFieldContainer[Global___Record]:
         """Entries in order, without gaps. Empty: a sign of life."""
@@ -379,10 +428,11 @@ class FollowResponse(_message.Message):
         records: _abc.Iterable[Global___Record] | None = ...,
         position: _builtins.int = ...,
         time: _builtins.int = ...,
+        recalls_taken: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["position", b"position", "records", b"records", "time", b"time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["position", b"position", "recalls_taken", b"recalls_taken", "records", b"records", "time", b"time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
