@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import grpc
 import psutil
@@ -15,6 +16,7 @@ import pytest
 
 from memsvc.admin.v1 import admin_service_pb2 as admin_pb
 from memsvc.v1 import memory_service_pb2 as pb
+from tests.edges import test_tls as tls
 from tests.scenarios import harness as h
 from tests.scenarios import readers as r
 from tests.waiting import until
@@ -87,6 +89,31 @@ def test_under_the_supervisor_a_killed_server_takes_its_readers_along(
     assert set(h.browse(node)) == set(ids)
     assert node.stop() == 0
     assert not h.users_of(node.data_dir)
+
+
+def test_readers_ask_for_the_certificates_that_one_process_would(
+    make_node: MakeNode, tmp_path: Path
+) -> None:
+    ca, signer = tls._make(tmp_path, "ca", None)
+    _, other = tls._make(tmp_path, "other-ca", None)
+    server, client = (tls._make(tmp_path, name, signer)[0] for name in ("server", "client"))
+    stranger, _ = tls._make(tmp_path, "stranger", other)
+    node = make_node(
+        server__readers=2,
+        server__tls__cert_file=str(server.cert),
+        server__tls__key_file=str(server.key),
+        server__tls__client_ca_file=str(ca.cert),
+    ).start(wait=False)
+    until(lambda: "readers serve port" in node.log_tail(), 60, "readers that serve")
+    assert tls.ask(node.port, ca, client).ready
+    tls.unavailable(lambda: tls.ask(node.port, ca))
+    tls.unavailable(lambda: tls.ask(node.port, ca, stranger))
+    assert node.stop() == 0
+    node.configure(server__tls__key_file=str(tmp_path / "absent.key"))
+    node.start(wait=False)
+    assert node.process is not None
+    assert node.process.wait(60) == 78
+    assert "server.tls.key_file" in node.log_tail() and "Traceback" not in node.log_tail()
 
 
 def _answers(node: h.Node) -> bool:
