@@ -86,6 +86,12 @@ class Feed:
         with self._lock:
             return list(self._followers)
 
+    @property
+    def behind(self) -> int:
+        """Entries that the slowest of them has not acknowledged; 0 without any."""
+        applied = [following.applied for following in self.followers]
+        return max(0, self.position - min(applied)) if applied else 0
+
     def enter(self, node_id: str, applied: int) -> Following:
         """A stream was opened."""
         following = Following(node_id, applied)

@@ -90,6 +90,9 @@ class NodeReadings:
     snapshot_time: float | None = None
     snapshot_interval: float | None = None
     replica_lag_ms: int | None = None
+    replica_lag_positions: int | None = None
+    followers: int | None = None
+    follower_lag_positions: int | None = None
     rebuild_progress: float | None = None
     rebuild_segments_left: int | None = None
     graphs_outdated: int | None = None
@@ -122,6 +125,12 @@ _READINGS: Final = {
         "storage.snapshot_interval_min in seconds, 0 = none on schedule",
     ),
     "replica_lag_ms": ("memsvc_replica_lag_ms", "Milliseconds behind the primary"),
+    "replica_lag_positions": ("memsvc_replica_lag_positions", "Log entries behind the primary"),
+    "followers": ("memsvc_followers", "Replicas whose streams are open"),
+    "follower_lag_positions": (
+        "memsvc_follower_lag_positions",
+        "Log entries that the slowest of them has not acknowledged",
+    ),
     "rebuild_progress": (
         "memsvc_rebuild_progress",
         "Share of the rebuild that runs, or of the last one, that is done, 0 to 1",

@@ -512,6 +512,10 @@ class Node:
             graphs_outdated=rebuild.survey.to_rebuild,
             snapshot_time=self.snapshots.last_time / 1_000,
             snapshot_interval=self.snapshots.settings.interval_ms / 1_000,
+            replica_lag_ms=health.lag_ms if self.follows else None,
+            replica_lag_positions=health.lag_positions if self.follows else None,
+            followers=len(self.feed.followers),
+            follower_lag_positions=self.feed.behind,
         )
 
     def _log_position(self) -> int:
