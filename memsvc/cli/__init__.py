@@ -27,6 +27,7 @@ COMMANDS: Final = {
     "inspect": "memsvc.cli.operate:inspect",
     "degrade": "memsvc.cli.operate:degrade",
     "maintain": "memsvc.cli.operate:maintain",
+    "rebuild": "memsvc.cli.rebuilding:rebuild",
     "reload": "memsvc.cli.operate:reload",
 }
 

@@ -109,6 +109,31 @@ class AdminClient:
         )
         return self._connection.call(self._stub.Maintain, request, wait_seconds or self._timeout)
 
+    def start_rebuild(
+        self,
+        tenant: str = "",
+        agent: str = "",
+        *,
+        everything: bool = False,
+        validate_only: bool = False,
+    ) -> pb.Rebuild:
+        """Begins to build segments with outdated graphs anew (``everything``: all segments), of
+        the node, a tenant or an agent; ``validate_only`` tells what would be done."""
+        request = pb.StartRebuildRequest(
+            tenant=tenant, agent=agent, everything=everything, validate_only=validate_only
+        )
+        return self._connection.call(self._stub.StartRebuild, request, self._timeout).rebuild
+
+    def rebuild(self) -> pb.Rebuild:
+        """The rebuild that runs, or the last one."""
+        request = pb.GetRebuildRequest()
+        return self._connection.call(self._stub.GetRebuild, request, self._timeout).rebuild
+
+    def cancel_rebuild(self) -> pb.Rebuild:
+        """Ends the rebuild that runs; what was replaced stays so."""
+        request = pb.CancelRebuildRequest()
+        return self._connection.call(self._stub.CancelRebuild, request, self._timeout).rebuild
+
     def reload(self) -> pb.ReloadResponse:
         """Makes the node read its configuration and tokens again."""
         return self._connection.call(self._stub.Reload, pb.ReloadRequest(), self._timeout)

@@ -17,7 +17,7 @@ from memsvc.rpc import answers
 from memsvc.rpc.checks import read_flat
 from memsvc.rpc.servicers import BaseServicer, answering
 from memsvc.service.access import Principal
-from memsvc.service.api import AdminApi
+from memsvc.service.api import AdminApi, RebuildAnswer
 from memsvc.service.limits import check_namespace
 
 
@@ -170,6 +170,39 @@ class AdminServicer(BaseServicer, admin_service_pb2_grpc.AdminServiceServicer):
         return admin_pb.MaintainResponse(started=started, idle=idle)
 
     @answering
+    def StartRebuild(
+        self, request: admin_pb.StartRebuildRequest | bytes, context: grpc.ServicerContext
+    ) -> admin_pb.StartRebuildResponse:
+        """See the proto. It takes disk and processor of the whole node, so it needs the right
+        for that, also for one tenant."""
+        message = read_flat(admin_pb.StartRebuildRequest, request)
+        admin, _ = self._admin(context)
+        if message.tenant or message.agent:
+            _check_target(message.tenant, message.agent)
+        answer = admin.start_rebuild(
+            message.tenant, message.agent, message.everything, message.validate_only
+        )
+        return admin_pb.StartRebuildResponse(rebuild=rebuild_message(answer))
+
+    @answering
+    def GetRebuild(
+        self, request: admin_pb.GetRebuildRequest | bytes, context: grpc.ServicerContext
+    ) -> admin_pb.GetRebuildResponse:
+        """See the proto."""
+        read_flat(admin_pb.GetRebuildRequest, request)
+        admin, _ = self._admin(context)
+        return admin_pb.GetRebuildResponse(rebuild=rebuild_message(admin.rebuild()))
+
+    @answering
+    def CancelRebuild(
+        self, request: admin_pb.CancelRebuildRequest | bytes, context: grpc.ServicerContext
+    ) -> admin_pb.CancelRebuildResponse:
+        """See the proto."""
+        read_flat(admin_pb.CancelRebuildRequest, request)
+        admin, _ = self._admin(context)
+        return admin_pb.CancelRebuildResponse(rebuild=rebuild_message(admin.cancel_rebuild()))
+
+    @answering
     def Reload(
         self, request: admin_pb.ReloadRequest | bytes, context: grpc.ServicerContext
     ) -> admin_pb.ReloadResponse:
@@ -194,6 +227,43 @@ class AdminServicer(BaseServicer, admin_service_pb2_grpc.AdminServiceServicer):
             time=made.time,
             bytes=made.bytes,
         )
+
+
+def rebuild_message(answer: RebuildAnswer) -> admin_pb.Rebuild:
+    """A rebuild on the wire."""
+    facts, progress, plan = answer.facts, answer.facts.progress, answer.facts.plan
+    message = admin_pb.Rebuild(
+        segments=progress.segments,
+        segments_left=progress.segments_left,
+        rows=progress.rows,
+        rows_left=progress.rows_left,
+        progress=progress.share,
+        needed_bytes=facts.needed_bytes,
+        graphs_outdated=facts.survey.to_rebuild,
+        failures=[
+            admin_pb.RebuildFailure(
+                tenant=f.tenant, agent=f.agent, segment=f.segment, reason=f.reason
+            )
+            for f in answer.failures
+        ],
+    )
+    if plan is not None:
+        message.MergeFrom(
+            admin_pb.Rebuild(
+                id=plan.id,
+                tenant=plan.tenant,
+                agent=plan.agent,
+                everything=plan.everything,
+                dtype=plan.graph.dtype,
+                m=plan.graph.m,
+                ef_construction=plan.graph.ef_construction,
+                started_at=plan.started,
+                ended_at=plan.ended,
+            )
+        )
+        if plan.id:
+            message.state = admin_pb.Rebuild.State.Value(f"STATE_{plan.state.value}")
+    return message
 
 
 def _within(facts: dict[str, object], tenant: str, agent: str) -> dict[str, object]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from typing import Final
 
 import numpy as np
@@ -11,6 +12,7 @@ from memsvc.domain.errors import FailedPrecondition, invalid
 from memsvc.domain.ids import format_id, parse_id
 from memsvc.domain.labels import LABELS
 from memsvc.domain.log import Entry
+from memsvc.domain.manifest import FileMeta
 from memsvc.domain.types import (
     Caller,
     Degraded,
@@ -20,10 +22,11 @@ from memsvc.domain.types import (
     Namespace,
     Status,
 )
-from memsvc.service.api import AgentFacts, SnapshotFacts
+from memsvc.service.api import AgentFacts, RebuildAnswer, RebuildFailure, SnapshotFacts
 from memsvc.service.forgetting import ForgetDecision
 from memsvc.service.node import Node
 from memsvc.service.positions import format_position
+from memsvc.service.rebuild import RebuildFacts
 from memsvc.store import heads, keys
 from memsvc.store.keys import Partition
 from memsvc.store.snapshot import Snapshot
@@ -34,6 +37,8 @@ EXPORT_BATCH: Final = 1_000
 MAX_PAGE: Final = 10_000
 DEFAULT_PAGE: Final = 1_000
 MAX_LOG_TAIL: Final = 1_000
+MAX_FAILURES: Final = 100
+"""Segments listed that a rebuild left as they were."""
 
 
 class AdminService:
@@ -156,6 +161,32 @@ class AdminService:
         margin = min(0.5, wait_seconds / 4)
         return asked, self._node.maintenance.wait_idle(wait_seconds - margin)
 
+    def start_rebuild(
+        self, tenant: str, agent: str, everything: bool, validate_only: bool
+    ) -> RebuildAnswer:
+        """Begins to build segments anew; ``validate_only`` what would be done."""
+        if agent and not tenant:
+            raise invalid("tenant", "required with agent")
+        rebuilds = self._node.rebuilds
+        return self._rebuild(rebuilds.start(tenant, agent, everything, only_tell=validate_only))
+
+    def rebuild(self) -> RebuildAnswer:
+        """The rebuild that runs, or the last one."""
+        return self._rebuild(self._node.rebuilds.facts())
+
+    def cancel_rebuild(self) -> RebuildAnswer:
+        """Ends the rebuild that runs."""
+        return self._rebuild(self._node.rebuilds.cancel())
+
+    def _rebuild(self, facts: RebuildFacts) -> RebuildAnswer:
+        failures = []
+        with self._node.store.read() as snapshot:
+            for step in facts.progress.failures[:MAX_FAILURES]:
+                p = snapshot.partition_number(step.partition)
+                tenant, agent = (p.tenant, p.agent) if p else ("", "")
+                failures.append(RebuildFailure(tenant, agent, step.name, step.reason))
+        return RebuildAnswer(facts, tuple(failures))
+
     def reload(self) -> tuple[list[str], list[str]]:
         """Settings that took effect, and those that need a restart."""
         if self._reload is None:
@@ -189,6 +220,7 @@ class AdminService:
                 "segments": snapshot.count("manifest"),
                 "segment_bytes": snapshot.segment_bytes,
                 "damaged_files": node.maintenance.damaged_files,
+                "rebuild": _rebuild_facts(node.rebuilds.facts()),
                 "waiting_for_erasure": snapshot.count("erasures"),
                 "dirty_since": snapshot.dirty_since,
                 "views_bytes": node.views.nbytes,
@@ -290,9 +322,24 @@ def _partition_facts(snapshot: Snapshot, tenant: str, agent: str) -> dict[str, o
                 "position": s.position,
                 "bytes": s.size,
                 "files": {f.name: f.bytes for f in s.files},
+                "graph": next((_graph_facts(f) for f in s.files if f.kind == "graph"), None),
             }
             for s in snapshot.segments(p.number)
         ],
+    }
+
+
+def _graph_facts(file: FileMeta) -> dict[str, object] | str:
+    return asdict(file.graph) if file.graph else "unknown settings"
+
+
+def _rebuild_facts(facts: RebuildFacts) -> dict[str, object]:
+    return {
+        "state": facts.plan.state.value if facts.plan else "NONE",
+        "progress": round(facts.progress.share, 3),
+        "segments_left": facts.progress.segments_left,
+        "graphs": facts.survey.graphs,
+        "graphs_outdated": facts.survey.to_rebuild,
     }
 
 

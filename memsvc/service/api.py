@@ -19,6 +19,7 @@ from memsvc.domain.types import (
     WriteAnswer,
     WriteRequest,
 )
+from memsvc.service.rebuild import RebuildFacts
 
 
 @dataclass(slots=True)
@@ -80,6 +81,24 @@ class SnapshotFacts:
     bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class RebuildFailure:
+    """A segment that a rebuild left as it was, and why."""
+
+    tenant: str
+    agent: str
+    segment: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildAnswer:
+    """A rebuild, how far it is, and the first segments that it left as they were."""
+
+    facts: RebuildFacts
+    failures: tuple[RebuildFailure, ...] = ()
+
+
 class AdminApi(Protocol):
     """Administration of one node, on domain types."""
 
@@ -110,6 +129,17 @@ class AdminApi(Protocol):
         self, seal_min_rows: int, merge_all: bool, purge: bool, wait_seconds: float
     ) -> tuple[int, bool]:
         """Jobs started, and whether nothing is left to do."""
+
+    def start_rebuild(
+        self, tenant: str, agent: str, everything: bool, validate_only: bool
+    ) -> RebuildAnswer:
+        """What was begun, or would be."""
+
+    def rebuild(self) -> RebuildAnswer:
+        """The rebuild that runs, or the last one."""
+
+    def cancel_rebuild(self) -> RebuildAnswer:
+        """The rebuild that was ended."""
 
     def reload(self) -> tuple[list[str], list[str]]:
         """Settings that took effect, and those that need a restart."""

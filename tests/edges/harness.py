@@ -13,6 +13,8 @@ import numpy as np
 
 from memsvc.domain.hits import Hits
 from memsvc.domain.ids import format_id, parse_id
+from memsvc.domain.manifest import GraphSettings
+from memsvc.domain.rebuild import Plan, RebuildState, Step, StepState, progress_of
 from memsvc.domain.records import STATE_DTYPE
 from memsvc.domain.types import (
     Caller,
@@ -37,9 +39,17 @@ from memsvc.http.app import AppOptions, HttpApp
 from memsvc.http.server import HttpOptions, HttpServer
 from memsvc.rpc.server import RpcOptions, RpcServer
 from memsvc.service.access import Access, Gate
-from memsvc.service.api import AgentFacts, Control, SnapshotFacts
+from memsvc.service.api import (
+    AgentFacts,
+    Control,
+    RebuildAnswer,
+    RebuildFailure,
+    SnapshotFacts,
+)
 from memsvc.service.limits import CallPool, RateLimiter
 from memsvc.service.metrics import Metrics
+from memsvc.service.rebuild import RebuildFacts
+from memsvc.service.rebuild_plan import Survey
 from memsvc.v1 import memory_service_pb2 as pb
 from memsvc.v1 import types_pb2
 
@@ -211,6 +221,21 @@ class FakeAdmin:
     ) -> tuple[int, bool]:
         self.asked.append((seal_min_rows, merge_all, purge, wait_seconds))
         return 1, True
+
+    def start_rebuild(
+        self, tenant: str, agent: str, everything: bool, validate_only: bool
+    ) -> RebuildAnswer:
+        self.asked.append((tenant, agent, everything, validate_only))
+        return self.rebuild()
+
+    def rebuild(self) -> RebuildAnswer:
+        plan = Plan("1f", 5, GraphSettings("f16", 24, 300), state=RebuildState.FAILED, ended=9)
+        step = Step(1, "s1", 10, StepState.FAILED, "bad")
+        facts = RebuildFacts(plan, progress_of([step]), Survey(4, 3, 1))
+        return RebuildAnswer(facts, (RebuildFailure("acme", "bot", "s1", "bad"),))
+
+    def cancel_rebuild(self) -> RebuildAnswer:
+        return self.rebuild()
 
     def reload(self) -> tuple[list[str], list[str]]:
         return ["query.min_score"], ["server.listen"]

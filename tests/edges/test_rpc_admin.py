@@ -39,6 +39,15 @@ def test_administration_translates_every_call(guarded: tuple[Edge, Client]) -> N
     assert not admin.SetDegraded(admin_pb.SetDegradedRequest(), metadata=token).forced
     assert "partitions" in admin.Inspect(admin_pb.InspectRequest(), metadata=token).json
     assert admin.Maintain(admin_pb.MaintainRequest(purge=True), metadata=token).idle
+    begun = admin.StartRebuild(
+        admin_pb.StartRebuildRequest(tenant="acme", everything=True), metadata=token
+    ).rebuild
+    assert (begun.id, begun.dtype, begun.m, begun.ef_construction) == ("1f", "f16", 24, 300)
+    assert (begun.state, begun.started_at, begun.ended_at) == (admin_pb.Rebuild.STATE_FAILED, 5, 9)
+    assert (begun.segments, begun.segments_left, begun.graphs_outdated) == (1, 0, 4)
+    assert begun.failures[0].reason == "bad"
+    assert admin.GetRebuild(admin_pb.GetRebuildRequest(), metadata=token).rebuild == begun
+    assert admin.CancelRebuild(admin_pb.CancelRebuildRequest(), metadata=token).rebuild == begun
     assert admin.Reload(admin_pb.ReloadRequest(), metadata=token).needs_restart
     taken = admin.TakeSnapshot(admin_pb.TakeSnapshotRequest(), metadata=token)
     assert (taken.path, taken.position, taken.epoch) == ("/snapshots/one", 7, 2)
@@ -57,6 +66,7 @@ def test_administration_translates_every_call(guarded: tuple[Edge, Client]) -> N
         ("SetDegraded", admin_pb.SetDegradedRequest(reason="x" * 300)),
         ("ListTenants", admin_pb.ListTenantsRequest(page_size=20_000)),
         ("Inspect", admin_pb.InspectRequest(log_tail=2_000)),
+        ("StartRebuild", admin_pb.StartRebuildRequest(agent="b")),
     ],
 )
 def test_administration_refuses_what_could_be_a_mistake(
@@ -90,6 +100,9 @@ def test_administration_of_one_tenant_stays_there() -> None:
                 admin_pb.InspectRequest(tenant="acme", agent="b", log_tail=1), metadata=token
             ),
             lambda: admin.Maintain(admin_pb.MaintainRequest(), metadata=token),
+            lambda: admin.StartRebuild(admin_pb.StartRebuildRequest(tenant="acme"), metadata=token),
+            lambda: admin.GetRebuild(admin_pb.GetRebuildRequest(), metadata=token),
+            lambda: admin.CancelRebuild(admin_pb.CancelRebuildRequest(), metadata=token),
             lambda: admin.Reload(admin_pb.ReloadRequest(), metadata=token),
             lambda: admin.TakeSnapshot(admin_pb.TakeSnapshotRequest(), metadata=token),
         ):

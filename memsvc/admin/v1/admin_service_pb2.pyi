@@ -7,6 +7,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from memsvc.v1 import types_pb2 as _types_pb2
 import builtins as _builtins
 import sys
@@ -414,6 +415,307 @@ class MaintainResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___MaintainResponse: _TypeAlias = MaintainResponse  # noqa: Y015
+
+@_typing.final
+class StartRebuildRequest(_message.Message):
+    """What to build anew."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_FIELD_NUMBER: _builtins.int
+    AGENT_FIELD_NUMBER: _builtins.int
+    EVERYTHING_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    tenant: _builtins.str
+    """Only this tenant. Empty = all."""
+    agent: _builtins.str
+    """Only this agent of the tenant. Empty = all."""
+    everything: _builtins.bool
+    """Also segments whose graph is as it would be built now, and those without a graph: leaves
+    out rows that are gone.
+    """
+    validate_only: _builtins.bool
+    """Only tell what would be done."""
+    def __init__(
+        self,
+        *,
+        tenant: _builtins.str = ...,
+        agent: _builtins.str = ...,
+        everything: _builtins.bool = ...,
+        validate_only: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "everything", b"everything", "tenant", b"tenant", "validate_only", b"validate_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StartRebuildRequest: _TypeAlias = StartRebuildRequest  # noqa: Y015
+
+@_typing.final
+class StartRebuildResponse(_message.Message):
+    """What was begun."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REBUILD_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def rebuild(self) -> Global___Rebuild:
+        """As written down, before anything is done."""
+
+    def __init__(
+        self,
+        *,
+        rebuild: Global___Rebuild | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["rebuild", b"rebuild"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["rebuild", b"rebuild"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StartRebuildResponse: _TypeAlias = StartRebuildResponse  # noqa: Y015
+
+@_typing.final
+class GetRebuildRequest(_message.Message):
+    """Nothing to say."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetRebuildRequest: _TypeAlias = GetRebuildRequest  # noqa: Y015
+
+@_typing.final
+class GetRebuildResponse(_message.Message):
+    """How it is."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REBUILD_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def rebuild(self) -> Global___Rebuild:
+        """The one that runs, or the last one."""
+
+    def __init__(
+        self,
+        *,
+        rebuild: Global___Rebuild | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["rebuild", b"rebuild"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["rebuild", b"rebuild"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetRebuildResponse: _TypeAlias = GetRebuildResponse  # noqa: Y015
+
+@_typing.final
+class CancelRebuildRequest(_message.Message):
+    """Nothing to say."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelRebuildRequest: _TypeAlias = CancelRebuildRequest  # noqa: Y015
+
+@_typing.final
+class CancelRebuildResponse(_message.Message):
+    """How it is after that."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REBUILD_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def rebuild(self) -> Global___Rebuild:
+        """The one that was cancelled."""
+
+    def __init__(
+        self,
+        *,
+        rebuild: Global___Rebuild | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["rebuild", b"rebuild"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["rebuild", b"rebuild"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelRebuildResponse: _TypeAlias = CancelRebuildResponse  # noqa: Y015
+
+@_typing.final
+class Rebuild(_message.Message):
+    """A rebuild and how far it is."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    class _State:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _StateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[Rebuild._State.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        STATE_UNSPECIFIED: Rebuild._State.ValueType  # 0
+        """There was none yet."""
+        STATE_RUNNING: Rebuild._State.ValueType  # 1
+        """It is being carried out."""
+        STATE_DONE: Rebuild._State.ValueType  # 2
+        """Every segment was replaced."""
+        STATE_FAILED: Rebuild._State.ValueType  # 3
+        """It has ended; some segments stayed as they were, see failures."""
+        STATE_CANCELLED: Rebuild._State.ValueType  # 4
+        """It was cancelled; the segments that were left stayed as they were."""
+
+    class State(_State, metaclass=_StateEnumTypeWrapper):
+        """What becomes of a rebuild."""
+
+    STATE_UNSPECIFIED: Rebuild.State.ValueType  # 0
+    """There was none yet."""
+    STATE_RUNNING: Rebuild.State.ValueType  # 1
+    """It is being carried out."""
+    STATE_DONE: Rebuild.State.ValueType  # 2
+    """Every segment was replaced."""
+    STATE_FAILED: Rebuild.State.ValueType  # 3
+    """It has ended; some segments stayed as they were, see failures."""
+    STATE_CANCELLED: Rebuild.State.ValueType  # 4
+    """It was cancelled; the segments that were left stayed as they were."""
+
+    ID_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    AGENT_FIELD_NUMBER: _builtins.int
+    EVERYTHING_FIELD_NUMBER: _builtins.int
+    DTYPE_FIELD_NUMBER: _builtins.int
+    M_FIELD_NUMBER: _builtins.int
+    EF_CONSTRUCTION_FIELD_NUMBER: _builtins.int
+    STARTED_AT_FIELD_NUMBER: _builtins.int
+    ENDED_AT_FIELD_NUMBER: _builtins.int
+    SEGMENTS_FIELD_NUMBER: _builtins.int
+    SEGMENTS_LEFT_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    ROWS_LEFT_FIELD_NUMBER: _builtins.int
+    PROGRESS_FIELD_NUMBER: _builtins.int
+    FAILURES_FIELD_NUMBER: _builtins.int
+    NEEDED_BYTES_FIELD_NUMBER: _builtins.int
+    GRAPHS_OUTDATED_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    """Names it on this node. Empty when nothing was begun."""
+    state: Global___Rebuild.State.ValueType
+    """What became of it."""
+    tenant: _builtins.str
+    """Only this tenant. Empty = all."""
+    agent: _builtins.str
+    """Only this agent. Empty = all."""
+    everything: _builtins.bool
+    """Also segments that are as they would be built now."""
+    dtype: _builtins.str
+    """Number format of the graphs it builds."""
+    m: _builtins.int
+    """Links of a row in the graphs it builds."""
+    ef_construction: _builtins.int
+    """Candidates looked at when a row is linked in the graphs it builds."""
+    started_at: _builtins.int
+    """When it was begun, UTC milliseconds."""
+    ended_at: _builtins.int
+    """When it ended, UTC milliseconds. 0 = it has not."""
+    segments: _builtins.int
+    """Segments in all."""
+    segments_left: _builtins.int
+    """Segments still to be built."""
+    rows: _builtins.int
+    """Rows in all."""
+    rows_left: _builtins.int
+    """Rows of the segments still to be built."""
+    progress: _builtins.float
+    """Share that is done, 0 to 1, by rows."""
+    needed_bytes: _builtins.int
+    """About how many bytes the new files take beside the old ones. Only told at the start."""
+    graphs_outdated: _builtins.int
+    """Segments of the whole node whose graph was built with other settings than the present ones,
+    or of which it is not known.
+    """
+    @_builtins.property
+    def failures(self) -> _containers.RepeatedCompositeFieldContainer[Global___RebuildFailure]:
+        """The first 100 segments that stayed as they were."""
+
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        state: Global___Rebuild.State.ValueType = ...,
+        tenant: _builtins.str = ...,
+        agent: _builtins.str = ...,
+        everything: _builtins.bool = ...,
+        dtype: _builtins.str = ...,
+        m: _builtins.int = ...,
+        ef_construction: _builtins.int = ...,
+        started_at: _builtins.int = ...,
+        ended_at: _builtins.int = ...,
+        segments: _builtins.int = ...,
+        segments_left: _builtins.int = ...,
+        rows: _builtins.int = ...,
+        rows_left: _builtins.int = ...,
+        progress: _builtins.float = ...,
+        failures: _abc.Iterable[Global___RebuildFailure] | None = ...,
+        needed_bytes: _builtins.int = ...,
+        graphs_outdated: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "dtype", b"dtype", "ef_construction", b"ef_construction", "ended_at", b"ended_at", "everything", b"everything", "failures", b"failures", "graphs_outdated", b"graphs_outdated", "id", b"id", "m", b"m", "needed_bytes", b"needed_bytes", "progress", b"progress", "rows", b"rows", "rows_left", b"rows_left", "segments", b"segments", "segments_left", b"segments_left", "started_at", b"started_at", "state", b"state", "tenant", b"tenant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Rebuild: _TypeAlias = Rebuild  # noqa: Y015
+
+@_typing.final
+class RebuildFailure(_message.Message):
+    """A segment that stayed as it was."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_FIELD_NUMBER: _builtins.int
+    AGENT_FIELD_NUMBER: _builtins.int
+    SEGMENT_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    tenant: _builtins.str
+    """Tenant."""
+    agent: _builtins.str
+    """Agent."""
+    segment: _builtins.str
+    """Name of the segment."""
+    reason: _builtins.str
+    """Why the new one was not taken, or not built."""
+    def __init__(
+        self,
+        *,
+        tenant: _builtins.str = ...,
+        agent: _builtins.str = ...,
+        segment: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "reason", b"reason", "segment", b"segment", "tenant", b"tenant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RebuildFailure: _TypeAlias = RebuildFailure  # noqa: Y015
 
 @_typing.final
 class ReloadRequest(_message.Message):

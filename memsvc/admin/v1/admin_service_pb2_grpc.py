@@ -65,6 +65,21 @@ class AdminServiceStub:
                 request_serializer=memsvc_dot_admin_dot_v1_dot_admin__service__pb2.MaintainRequest.SerializeToString,
                 response_deserializer=memsvc_dot_admin_dot_v1_dot_admin__service__pb2.MaintainResponse.FromString,
                 _registered_method=True)
+        self.StartRebuild = channel.unary_unary(
+                '/memsvc.admin.v1.AdminService/StartRebuild',
+                request_serializer=memsvc_dot_admin_dot_v1_dot_admin__service__pb2.StartRebuildRequest.SerializeToString,
+                response_deserializer=memsvc_dot_admin_dot_v1_dot_admin__service__pb2.StartRebuildResponse.FromString,
+                _registered_method=True)
+        self.GetRebuild = channel.unary_unary(
+                '/memsvc.admin.v1.AdminService/GetRebuild',
+                request_serializer=memsvc_dot_admin_dot_v1_dot_admin__service__pb2.GetRebuildRequest.SerializeToString,
+                response_deserializer=memsvc_dot_admin_dot_v1_dot_admin__service__pb2.GetRebuildResponse.FromString,
+                _registered_method=True)
+        self.CancelRebuild = channel.unary_unary(
+                '/memsvc.admin.v1.AdminService/CancelRebuild',
+                request_serializer=memsvc_dot_admin_dot_v1_dot_admin__service__pb2.CancelRebuildRequest.SerializeToString,
+                response_deserializer=memsvc_dot_admin_dot_v1_dot_admin__service__pb2.CancelRebuildResponse.FromString,
+                _registered_method=True)
         self.Reload = channel.unary_unary(
                 '/memsvc.admin.v1.AdminService/Reload',
                 request_serializer=memsvc_dot_admin_dot_v1_dot_admin__service__pb2.ReloadRequest.SerializeToString,
@@ -123,6 +138,28 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def StartRebuild(self, request, context):
+        """Begins to build segments anew with the present settings, beside those that serve; one at a
+        time. It goes on after a restart.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetRebuild(self, request, context):
+        """Tells how far the rebuild is that runs, or how the last one ended.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CancelRebuild(self, request, context):
+        """Ends the rebuild that runs; what was replaced stays so.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Reload(self, request, context):
         """Reads the configuration and the tokens file again.
         """
@@ -169,6 +206,21 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.Maintain,
                     request_deserializer=memsvc_dot_admin_dot_v1_dot_admin__service__pb2.MaintainRequest.FromString,
                     response_serializer=memsvc_dot_admin_dot_v1_dot_admin__service__pb2.MaintainResponse.SerializeToString,
+            ),
+            'StartRebuild': grpc.unary_unary_rpc_method_handler(
+                    servicer.StartRebuild,
+                    request_deserializer=memsvc_dot_admin_dot_v1_dot_admin__service__pb2.StartRebuildRequest.FromString,
+                    response_serializer=memsvc_dot_admin_dot_v1_dot_admin__service__pb2.StartRebuildResponse.SerializeToString,
+            ),
+            'GetRebuild': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetRebuild,
+                    request_deserializer=memsvc_dot_admin_dot_v1_dot_admin__service__pb2.GetRebuildRequest.FromString,
+                    response_serializer=memsvc_dot_admin_dot_v1_dot_admin__service__pb2.GetRebuildResponse.SerializeToString,
+            ),
+            'CancelRebuild': grpc.unary_unary_rpc_method_handler(
+                    servicer.CancelRebuild,
+                    request_deserializer=memsvc_dot_admin_dot_v1_dot_admin__service__pb2.CancelRebuildRequest.FromString,
+                    response_serializer=memsvc_dot_admin_dot_v1_dot_admin__service__pb2.CancelRebuildResponse.SerializeToString,
             ),
             'Reload': grpc.unary_unary_rpc_method_handler(
                     servicer.Reload,
@@ -344,6 +396,87 @@ class AdminService:
             '/memsvc.admin.v1.AdminService/Maintain',
             memsvc_dot_admin_dot_v1_dot_admin__service__pb2.MaintainRequest.SerializeToString,
             memsvc_dot_admin_dot_v1_dot_admin__service__pb2.MaintainResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StartRebuild(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/memsvc.admin.v1.AdminService/StartRebuild',
+            memsvc_dot_admin_dot_v1_dot_admin__service__pb2.StartRebuildRequest.SerializeToString,
+            memsvc_dot_admin_dot_v1_dot_admin__service__pb2.StartRebuildResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetRebuild(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/memsvc.admin.v1.AdminService/GetRebuild',
+            memsvc_dot_admin_dot_v1_dot_admin__service__pb2.GetRebuildRequest.SerializeToString,
+            memsvc_dot_admin_dot_v1_dot_admin__service__pb2.GetRebuildResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CancelRebuild(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/memsvc.admin.v1.AdminService/CancelRebuild',
+            memsvc_dot_admin_dot_v1_dot_admin__service__pb2.CancelRebuildRequest.SerializeToString,
+            memsvc_dot_admin_dot_v1_dot_admin__service__pb2.CancelRebuildResponse.FromString,
             options,
             channel_credentials,
             insecure,

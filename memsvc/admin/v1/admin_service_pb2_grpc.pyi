@@ -45,6 +45,14 @@ class AdminServiceStub:
     """Shows log, segments and partitions."""
     Maintain: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.MaintainRequest, _admin_service_pb2.MaintainResponse]
     """Starts maintenance now instead of on schedule."""
+    StartRebuild: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.StartRebuildRequest, _admin_service_pb2.StartRebuildResponse]
+    """Begins to build segments anew with the present settings, beside those that serve; one at a
+    time. It goes on after a restart.
+    """
+    GetRebuild: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.GetRebuildRequest, _admin_service_pb2.GetRebuildResponse]
+    """Tells how far the rebuild is that runs, or how the last one ended."""
+    CancelRebuild: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.CancelRebuildRequest, _admin_service_pb2.CancelRebuildResponse]
+    """Ends the rebuild that runs; what was replaced stays so."""
     Reload: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.ReloadRequest, _admin_service_pb2.ReloadResponse]
     """Reads the configuration and the tokens file again."""
     TakeSnapshot: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.TakeSnapshotRequest, _admin_service_pb2.TakeSnapshotResponse]
@@ -67,6 +75,14 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Shows log, segments and partitions."""
     Maintain: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.MaintainRequest, _admin_service_pb2.MaintainResponse]  # type: ignore[assignment]
     """Starts maintenance now instead of on schedule."""
+    StartRebuild: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.StartRebuildRequest, _admin_service_pb2.StartRebuildResponse]  # type: ignore[assignment]
+    """Begins to build segments anew with the present settings, beside those that serve; one at a
+    time. It goes on after a restart.
+    """
+    GetRebuild: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.GetRebuildRequest, _admin_service_pb2.GetRebuildResponse]  # type: ignore[assignment]
+    """Tells how far the rebuild is that runs, or how the last one ended."""
+    CancelRebuild: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.CancelRebuildRequest, _admin_service_pb2.CancelRebuildResponse]  # type: ignore[assignment]
+    """Ends the rebuild that runs; what was replaced stays so."""
     Reload: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.ReloadRequest, _admin_service_pb2.ReloadResponse]  # type: ignore[assignment]
     """Reads the configuration and the tokens file again."""
     TakeSnapshot: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.TakeSnapshotRequest, _admin_service_pb2.TakeSnapshotResponse]  # type: ignore[assignment]
@@ -122,6 +138,32 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_service_pb2.MaintainResponse, _abc.Awaitable[_admin_service_pb2.MaintainResponse]]:
         """Starts maintenance now instead of on schedule."""
+
+    @_abc_1.abstractmethod
+    def StartRebuild(
+        self,
+        request: _admin_service_pb2.StartRebuildRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_service_pb2.StartRebuildResponse, _abc.Awaitable[_admin_service_pb2.StartRebuildResponse]]:
+        """Begins to build segments anew with the present settings, beside those that serve; one at a
+        time. It goes on after a restart.
+        """
+
+    @_abc_1.abstractmethod
+    def GetRebuild(
+        self,
+        request: _admin_service_pb2.GetRebuildRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_service_pb2.GetRebuildResponse, _abc.Awaitable[_admin_service_pb2.GetRebuildResponse]]:
+        """Tells how far the rebuild is that runs, or how the last one ended."""
+
+    @_abc_1.abstractmethod
+    def CancelRebuild(
+        self,
+        request: _admin_service_pb2.CancelRebuildRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_service_pb2.CancelRebuildResponse, _abc.Awaitable[_admin_service_pb2.CancelRebuildResponse]]:
+        """Ends the rebuild that runs; what was replaced stays so."""
 
     @_abc_1.abstractmethod
     def Reload(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from memsvc.cli import COMMANDS
+from memsvc.cli import COMMANDS, rebuilding
 from memsvc.cli.dedup import normalised
 from memsvc.cli.failures import Failure
 from memsvc.cli.operate import asked_for
@@ -58,6 +58,32 @@ def test_inspect_degrade_maintain_and_reload_say_what_they_did(memsvc: Commands)
     assert memsvc.run("maintain").exit_code == 2
     reloaded = memsvc.run("reload").stdout
     assert "log.level" in reloaded and "server.workers" in reloaded
+
+
+def test_rebuild_tells_how_far_it_is_and_how_it_ended(
+    memsvc: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rebuilding, "POLL_S", 0.01)
+    assert "no rebuild yet" in memsvc.run("rebuild", "status").stdout
+    assert "4 segments to build anew, about 3" in memsvc.run("rebuild", "start", "--dry-run").stdout
+    assert "running: 0 of 4 segments" in memsvc.run("rebuild", "start", "acme/a", "--all").stdout
+    asked = memsvc.service.calls("StartRebuild")[-1]
+    assert (asked.tenant, asked.agent, asked.everything) == ("acme", "a", True)
+    told = memsvc.run("rebuild", "start", "--wait")
+    assert told.exit_code == 0 and "done: 4 of 4 segments, 100% of 1,000 rows" in told.stdout
+    assert memsvc.json("rebuild", "status")["state"] == "DONE"
+    assert "cancelled: 2 of 4" in memsvc.run("rebuild", "cancel").stdout
+
+
+def test_a_rebuild_that_left_segments_as_they_were_is_an_exit_code(memsvc: Commands) -> None:
+    failed = memsvc.service.rebuild("FAILED", 0)
+    failed.failures.add(tenant="acme", agent="a", segment="s1", reason="recall is 0.5")
+    failed.graphs_outdated = 1
+    memsvc.service.rebuilds.append(failed)
+    told = memsvc.run("rebuild", "status", "--wait")
+    assert told.exit_code == 1
+    assert "stayed as it was: acme/a segment s1: recall is 0.5" in told.stdout
+    assert "1 segment with graphs of other settings: memsvc rebuild start" in told.stdout
 
 
 def test_inspect_shows_what_was_asked_for_and_says_when_there_is_none() -> None:

@@ -70,6 +70,8 @@ class FakeService(pb_grpc.MemoryServiceServicer, admin_grpc.AdminServiceServicer
     def __init__(self, dimension: int = 8, embedding: str = "") -> None:
         self.dimension, self.embedding = dimension, embedding
         self.memories: dict[tuple[str, str], dict[str, pb.Hit]] = {}
+        self.rebuilds: list[admin_pb.Rebuild] = []
+        """What GetRebuild answers, one after the other; the last one again and again."""
         self.keys: dict[tuple[str, str, str], str] = {}
         self.requests: list[tuple[str, Any]] = []
         self.tokens: list[str] = []
@@ -329,6 +331,41 @@ class FakeService(pb_grpc.MemoryServiceServicer, admin_grpc.AdminServiceServicer
     ) -> admin_pb.TakeSnapshotResponse:
         self._enter("TakeSnapshot", request, context)
         return admin_pb.TakeSnapshotResponse(path="/not/here", position=7, epoch=1, bytes=9)
+
+    def StartRebuild(
+        self, request: admin_pb.StartRebuildRequest, context: grpc.ServicerContext
+    ) -> admin_pb.StartRebuildResponse:
+        self._enter("StartRebuild", request, context)
+        if request.validate_only:
+            return admin_pb.StartRebuildResponse(
+                rebuild=admin_pb.Rebuild(segments=4, needed_bytes=3 << 20)
+            )
+        self.rebuilds[:] = [self.rebuild("RUNNING", 4), self.rebuild("RUNNING", 2)]
+        self.rebuilds.append(self.rebuild("DONE", 0))
+        return admin_pb.StartRebuildResponse(rebuild=self.rebuilds[0])
+
+    def GetRebuild(
+        self, request: admin_pb.GetRebuildRequest, context: grpc.ServicerContext
+    ) -> admin_pb.GetRebuildResponse:
+        self._enter("GetRebuild", request, context)
+        if not self.rebuilds:
+            return admin_pb.GetRebuildResponse(rebuild=admin_pb.Rebuild())
+        found = self.rebuilds[0] if len(self.rebuilds) == 1 else self.rebuilds.pop(0)
+        return admin_pb.GetRebuildResponse(rebuild=found)
+
+    def CancelRebuild(
+        self, request: admin_pb.CancelRebuildRequest, context: grpc.ServicerContext
+    ) -> admin_pb.CancelRebuildResponse:
+        self._enter("CancelRebuild", request, context)
+        return admin_pb.CancelRebuildResponse(rebuild=self.rebuild("CANCELLED", 2))
+
+    @staticmethod
+    def rebuild(state: str, left: int) -> admin_pb.Rebuild:
+        return admin_pb.Rebuild(
+            id="1f", state=admin_pb.Rebuild.State.Value(f"STATE_{state}"), segments=4,
+            segments_left=left, rows=1000, progress=1 - left / 4, dtype="f16", m=16,
+            ef_construction=200,
+        )  # fmt: skip
 
     def Reload(
         self, request: admin_pb.ReloadRequest, context: grpc.ServicerContext

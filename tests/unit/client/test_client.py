@@ -164,6 +164,9 @@ def test_administration(client: MemoryClient) -> None:
     assert client.admin.inspect()["log"]["head"] == 3
     assert client.admin.maintain(purge=True).started == 1
     assert client.admin.maintain(merge_all=True, wait_seconds=3).idle
+    assert client.admin.start_rebuild("a", everything=True).segments_left == 4
+    assert client.admin.rebuild().segments == 4
+    assert client.admin.cancel_rebuild().segments_left == 2
     assert list(client.admin.reload().changed) == ["log.level"]
 
 
