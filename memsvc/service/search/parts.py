@@ -53,6 +53,11 @@ class TailFacets:
         """The row from which on the tail is."""
         return self._start
 
+    @property
+    def asked(self) -> bool:
+        """Whether words or fixed columns were ever wanted."""
+        return bool(len(self._index) or len(self._columns))
+
     def behind(self, start: int) -> TailFacets:
         """Empty ones for the tail from a later row on."""
         return TailFacets(self._partition, self._indexed, start)

@@ -32,7 +32,9 @@ _RETRY_MS: Final = 1_000
 _ROWS_PREPARED: Final = 16
 _PREPARING_PAUSE_S: Final = 0.003
 """Words of so many rows take some 0.5 ms, so this keeps to a seventh of the time, and is done
-with a tail of 5,000 in a second. It must not take much longer: sealing waits for it."""
+with a tail of 5,000 in a second."""
+_PREPARING_S: Final = 2.0
+"""Longest time for it: sealing waits."""
 
 
 def descriptors_allowed() -> int:
@@ -115,7 +117,12 @@ class Views:
         if tail is None:
             return
         facets, like, rows = tail
+        if not like.asked:
+            return
+        until = time.monotonic() + _PREPARING_S
         for count in range(_ROWS_PREPARED, len(rows) + _ROWS_PREPARED, _ROWS_PREPARED):
+            if time.monotonic() > until:
+                return  # the next query does the rest
             with self.store.read() as snapshot:
                 facets.follow(like, rows[:count], snapshot)
             # It takes the interpreter from queries.
