@@ -7,7 +7,6 @@ file ``incoming/PLACE`` says so; from then on the copy is moved into place, agai
 from __future__ import annotations
 
 import json
-import logging
 import os
 import shutil
 from collections.abc import Iterable
@@ -16,14 +15,12 @@ from typing import BinaryIO, Final
 
 from memsvc.domain.errors import FailedPrecondition
 from memsvc.replication.v1 import replication_service_pb2 as pb
-from memsvc.segments.files import fsync_directory
+from memsvc.segments.files import fsync_directory, fsync_tree
 from memsvc.service.snapshots.manifest import (
     SnapshotManifest,
     checksum_of,
     manifest_from_json,
 )
-
-log = logging.getLogger(__name__)
 
 INCOMING: Final = "incoming"
 _PLACE: Final = "PLACE"
@@ -120,8 +117,7 @@ class Incoming:
                 raise BrokenOff(f"{file.path} did not arrive as it was sent")
             if path.parts[-2] != "store":
                 path.chmod(_SEGMENT_MODE)
-        for top, _folders, _files in os.walk(self._folder):
-            fsync_directory(Path(top))
+        fsync_tree(self._folder)
 
 
 def place(data_dir: Path) -> bool:

@@ -74,11 +74,6 @@ class Follower:
                 self._stream.close()
         self._thread.join()
 
-    @property
-    def alive(self) -> bool:
-        """Whether it still tries."""
-        return self._thread.is_alive()
-
     def _run(self) -> None:
         course = self.course
         while not self._stopping.is_set():

@@ -51,7 +51,7 @@ def _bound(family: int, address: object, *, shared: bool) -> socket.socket:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if shared:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        bound.bind(address)  # type: ignore[arg-type]
+        bound.bind(address)  # type: ignore[arg-type]  # as getaddrinfo gave it
     except BaseException:
         bound.close()
         raise

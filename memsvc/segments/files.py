@@ -40,6 +40,12 @@ def fsync_directory(path: Path) -> None:
         os.close(fd)
 
 
+def fsync_tree(path: Path) -> None:
+    """``fsync_directory`` of a folder and of all folders below it."""
+    for top, _folders, _files in os.walk(path):
+        fsync_directory(Path(top))
+
+
 def publish(temporary: Path, final: Path) -> None:
     """Makes a finished temporary file durable and read-only, then gives it its name.
 

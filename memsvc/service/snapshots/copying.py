@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import errno
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 from memsvc.domain.errors import FailedPrecondition
-from memsvc.segments.files import TEMPORARY_SUFFIX, fsync_directory
+from memsvc.segments.files import TEMPORARY_SUFFIX, fsync_directory, fsync_tree
 from memsvc.service.snapshots.manifest import (
     MANIFEST_NAME,
     SnapshotManifest,
@@ -47,8 +46,7 @@ def copy_snapshot(
                 raise _damaged(source, file.path)
             progress(file.bytes, manifest.size)
         copy_durably(source / MANIFEST_NAME, work / MANIFEST_NAME, 0o400)
-        for top, _folders, _files in os.walk(work):
-            fsync_directory(Path(top))
+        fsync_tree(work)
         work.rename(target)
         fsync_directory(target.parent)
     except BaseException:

@@ -20,7 +20,7 @@ from memsvc.domain.errors import FailedPrecondition
 from memsvc.domain.log import Action, Effect, Entry, unchanged_effect
 from memsvc.domain.records import FLAG_ERASED
 from memsvc.domain.types import Status
-from memsvc.segments.files import fsync_directory
+from memsvc.segments.files import fsync_directory, fsync_tree
 from memsvc.service.compaction import forget_dirt
 from memsvc.service.snapshots.logs import Erased, digest_at, fork, time_of
 from memsvc.service.snapshots.manifest import DATABASE, copy_durably
@@ -170,8 +170,7 @@ class _Restoring:
                 )
         finally:
             store.close()
-        for top, _folders, _files in os.walk(self._work):
-            fsync_directory(Path(top))
+        fsync_tree(self._work)
         return done
 
     def _copy(self, base: FoundLog) -> None:

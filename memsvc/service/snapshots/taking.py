@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from memsvc.domain.manifest import FileMeta, SegmentMeta
-from memsvc.segments.files import TEMPORARY_SUFFIX, fsync_directory
+from memsvc.segments.files import TEMPORARY_SUFFIX, fsync_directory, fsync_tree
 from memsvc.service.search.registry import partition_dir
 from memsvc.service.snapshots.manifest import (
     DATABASE,
@@ -62,8 +62,7 @@ def take(
         (work / "store").mkdir(parents=True, mode=0o700)
         manifest = _Taking(store, work, now_ms, share, progress).take()
         _write_durably(work / MANIFEST_NAME, manifest.to_json().encode())
-        for top, _folders, _files in os.walk(work):
-            fsync_directory(Path(top))
+        fsync_tree(work)
         work.rename(folder)
         fsync_directory(folder.parent)
     except BaseException:
