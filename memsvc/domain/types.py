@@ -240,6 +240,8 @@ class QueryRequest:
     rank: RankOptions | None = None
     include: Include = Include()
     page_token: str = ""
+    fallback: bool = False
+    """Whether a router asks the primary for want of a replica."""
 
 
 @dataclass(slots=True)
@@ -367,6 +369,7 @@ class HealthAnswer:
     reasons: tuple[str, ...] = ()
     lag_positions: int = 0
     lag_ms: int = 0
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)

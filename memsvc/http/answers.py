@@ -146,6 +146,7 @@ class HealthAnswerBody(Body):
     lag_ms: int | None = None
     store_id: str | None = None
     reasons: list[str] | None = None
+    epoch: int | None = None
     load: LoadAnswer | None = None
     store: StoreAnswer | None = None
 

@@ -309,6 +309,11 @@ class QueryBody(Body):
     rank: RankBody | None = None
     include: IncludeBody | None = None
     page_token: str | None = None
+    fallback: bool = Field(
+        False,
+        description="Set by a router that asks the primary because no replica can answer: at "
+        "most 20 items, and the answer is marked with level 2.",
+    )
 
     def to_domain(self) -> t.QueryRequest:
         """Raises InvalidArgument with every violation found."""
@@ -336,6 +341,7 @@ class QueryBody(Body):
             rank=None if self.rank is None else self.rank.to_domain(),
             include=t.Include() if self.include is None else self.include.to_domain(),
             page_token=self.page_token or "",
+            fallback=self.fallback,
         )
 
 

@@ -162,6 +162,7 @@ def health_object(answer: HealthAnswer, whole: bool) -> dict[str, Any]:
         "lag_ms": answer.lag_ms,
         "store_id": answer.store_id,
         "reasons": list(answer.reasons),
+        "epoch": answer.epoch,
         "load": {name: getattr(load, name) for name in load.__slots__},
         "store": {name: getattr(store, name) for name in store.__slots__},
     }

@@ -92,6 +92,7 @@ def health_response(answer: HealthAnswer, whole: bool) -> pb.HealthResponse:
     response.lag_ms = answer.lag_ms
     response.store_id = answer.store_id
     response.reasons.extend(answer.reasons)
+    response.epoch = answer.epoch
     response.load.write_queue = answer.load.write_queue
     response.load.write_queue_max = answer.load.write_queue_max
     response.load.active_calls = answer.load.active_calls

@@ -118,6 +118,7 @@ def query_request(message: pb.QueryRequest) -> QueryRequest:
         rank=rank,
         include=include,
         page_token=message.page_token,
+        fallback=message.fallback,
     )
     found.raise_if_any()
     return request

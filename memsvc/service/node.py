@@ -457,7 +457,8 @@ class Node:
         if primary.trouble:
             reasons.append(primary.trouble)
         with self.store.read() as snapshot:
-            position = format_position(snapshot.store_id, snapshot.epoch, snapshot.position)
+            epoch = snapshot.epoch
+            position = format_position(snapshot.store_id, epoch, snapshot.position)
             facts = StoreFacts(
                 memories=snapshot.memories,
                 partitions=snapshot.count("names"),
@@ -484,6 +485,7 @@ class Node:
             reasons=tuple(reasons),
             lag_positions=primary.lag_positions,
             lag_ms=primary.lag_ms,
+            epoch=epoch,
         )
 
     def readings(self) -> NodeReadings:

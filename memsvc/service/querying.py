@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from memsvc.domain.errors import DeadlineExceeded
 from memsvc.domain.log import Generation
-from memsvc.domain.types import Caller, DegradedLevel, Mode, QueryAnswer, QueryRequest
+from memsvc.domain.types import Caller, Degraded, DegradedLevel, Mode, QueryAnswer, QueryRequest
 from memsvc.domain.validate import check_query
 from memsvc.service.api import Control
 from memsvc.service.degradation import Degradation
@@ -22,7 +22,9 @@ from memsvc.service.writing import WriteLimits, unknown_embedding
 from memsvc.store.store import Store
 
 FALLBACK_TOP_K = 20
-"""What top_k is lowered to at level FALLBACK."""
+"""What top_k is lowered to at level FALLBACK, and for reads that fell back to this node."""
+READ_FALLBACK = Degraded(DegradedLevel.FALLBACK, "READ_FALLBACK")
+"""The mark of the answer to a read that fell back to this node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,12 +153,14 @@ class QueryService:
             request = replace(request, filters=filters)
         check_rights(caller, request)
         degraded = self._degradation.of_queries()
+        if request.fallback and degraded.level < DegradedLevel.FALLBACK:
+            degraded = READ_FALLBACK
         top_k = request.top_k or settings.default_top_k
         if request.ids:
             top_k = len(request.ids)
-        elif degraded.level is DegradedLevel.FALLBACK:
+        elif request.fallback or degraded.level is DegradedLevel.FALLBACK:
             top_k = min(top_k, FALLBACK_TOP_K)
-        elif degraded.level is DegradedLevel.NO_VECTORS and terms:
+        if degraded.level is DegradedLevel.NO_VECTORS and terms:
             mode = Mode.KEYWORD if mode in (Mode.VECTOR, Mode.HYBRID) else mode
         min_score = settings.min_score(namespace.tenant, namespace.agent)
         return Plan(

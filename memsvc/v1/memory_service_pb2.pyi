@@ -682,6 +682,7 @@ class QueryRequest(_message.Message):
     RANK_FIELD_NUMBER: _builtins.int
     INCLUDE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    FALLBACK_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """Search by words: literal text, no query syntax. At most 8,192 bytes. Text without any
     letter or digit, with no vector or filters beside it, is INVALID_ARGUMENT.
@@ -708,6 +709,11 @@ class QueryRequest(_message.Message):
     """
     page_token: _builtins.str
     """Goes on where an earlier BROWSE ended. Everything else must be as in that request."""
+    fallback: _builtins.bool
+    """Set by a router that asks the primary because no replica can answer. At most 20 items
+    come back whatever top_k says (ids excepted), and the answer is marked with level 2,
+    reason READ_FALLBACK: the primary has its writes to do.
+    """
     @_builtins.property
     def namespace(self) -> _types_pb2.Namespace:
         """Whose memory. tenant and agent are required; session is ignored by the search."""
@@ -759,10 +765,11 @@ class QueryRequest(_message.Message):
         rank: Global___Rank | None = ...,
         include: Global___Include | None = ...,
         page_token: _builtins.str = ...,
+        fallback: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_as_of", b"_as_of", "_min_score", b"_min_score", "as_of", b"as_of", "filters", b"filters", "include", b"include", "min_score", b"min_score", "namespace", b"namespace", "rank", b"rank", "vector", b"vector"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_as_of", b"_as_of", "_min_score", b"_min_score", "as_of", b"as_of", "ef_search", b"ef_search", "embedding", b"embedding", "filters", b"filters", "ids", b"ids", "include", b"include", "min_position", b"min_position", "min_score", b"min_score", "mode", b"mode", "namespace", b"namespace", "page_token", b"page_token", "rank", b"rank", "text", b"text", "top_k", b"top_k", "vector", b"vector", "vectors", b"vectors"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_as_of", b"_as_of", "_min_score", b"_min_score", "as_of", b"as_of", "ef_search", b"ef_search", "embedding", b"embedding", "fallback", b"fallback", "filters", b"filters", "ids", b"ids", "include", b"include", "min_position", b"min_position", "min_score", b"min_score", "mode", b"mode", "namespace", b"namespace", "page_token", b"page_token", "rank", b"rank", "text", b"text", "top_k", b"top_k", "vector", b"vector", "vectors", b"vectors"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__as_of: _TypeAlias = _typing.Literal["as_of"]  # noqa: Y015
     _WhichOneofArgType__as_of: _TypeAlias = _typing.Literal["_as_of", b"_as_of"]  # noqa: Y015
@@ -1136,6 +1143,7 @@ class HealthResponse(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     STORE_ID_FIELD_NUMBER: _builtins.int
     REASONS_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
     ready: _builtins.bool
     """True when it takes calls."""
     role: Global___Role.ValueType
@@ -1150,6 +1158,10 @@ class HealthResponse(_message.Message):
     """Version of the software."""
     store_id: _builtins.str
     """Identity of the store, unchanged for its life."""
+    epoch: _builtins.int
+    """Epoch of its log, which rises with each promotion. Of two nodes that both say they are
+    the primary of a store, the one with the higher epoch is.
+    """
     @_builtins.property
     def degraded(self) -> _types_pb2.Degraded:
         """Degradation of the whole node."""
@@ -1180,10 +1192,11 @@ class HealthResponse(_message.Message):
         version: _builtins.str = ...,
         store_id: _builtins.str = ...,
         reasons: _abc.Iterable[_builtins.str] | None = ...,
+        epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["degraded", b"degraded", "load", b"load", "store", b"store"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["degraded", b"degraded", "lag_ms", b"lag_ms", "lag_positions", b"lag_positions", "load", b"load", "position", b"position", "ready", b"ready", "reasons", b"reasons", "role", b"role", "store", b"store", "store_id", b"store_id", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["degraded", b"degraded", "epoch", b"epoch", "lag_ms", b"lag_ms", "lag_positions", b"lag_positions", "load", b"load", "position", b"position", "ready", b"ready", "reasons", b"reasons", "role", b"role", "store", b"store", "store_id", b"store_id", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -67,6 +67,38 @@ def test_fallback_lowers_top_k_to_twenty(filled: World, fields: dict[str, Any]) 
     assert len(filled.query(**fields, top_k=5)["items"]) == 5
 
 
+@pytest.mark.parametrize("fields", QUERIES[1:4], ids=str)
+@pytest.mark.parametrize(("top_k", "items"), [(0, 20), (200, 20), (21, 20), (20, 20), (5, 5)])
+def test_a_read_that_fell_back_to_this_node_gets_twenty_at_most_and_is_marked(
+    filled: World, fields: dict[str, Any], top_k: int, items: int
+) -> None:
+    answer = filled.query(**fields, top_k=top_k, fallback=True)
+    assert (_mark(answer), len(answer["items"])) == ((2, "READ_FALLBACK"), items)
+    assert _mark(filled.query(**fields)) == (0, ""), "only what asked for it is marked"
+
+
+def test_pages_of_reads_that_fell_back_leave_nothing_out(filled: World) -> None:
+    first = filled.query(mode="BROWSE", fallback=True)
+    rest = filled.query(mode="BROWSE", page_token=first["next_page_token"])
+    seen = [item["id"] for item in first["items"] + rest["items"]]
+    assert (len(seen), len(set(seen))) == (30, 30)
+
+
+def test_a_read_by_ids_that_fell_back_gets_all_of_them(filled: World) -> None:
+    ids = [item["id"] for item in filled.query(mode="BROWSE")["items"]]
+    answer = filled.query(ids=ids, fallback=True)
+    assert (_mark(answer), len(answer["items"])) == ((2, "READ_FALLBACK"), 30)
+
+
+@pytest.mark.parametrize("level", [3, 4])
+def test_a_read_that_fell_back_is_marked_with_the_worse_of_two_levels(
+    filled: World, level: int
+) -> None:
+    _force(filled, level, "DRILL")
+    answer = filled.query(text="tea", fallback=True)
+    assert (_mark(answer), len(answer["items"])) == ((level, "DRILL"), 20 if level == 3 else 0)
+
+
 def test_without_vectors_words_carry_and_a_vector_alone_says_what_is_missing(
     filled: World,
 ) -> None:

@@ -242,6 +242,7 @@ def test_query_keeps_every_field() -> None:
                 "rank": {"similarity_weight": 0, "keep": 4, "max_per_topic": 0},
                 "include": {"content": True},
                 "page_token": "t",
+                "fallback": True,
             }
         )
     )
@@ -250,6 +251,7 @@ def test_query_keeps_every_field() -> None:
     assert (request.text, request.ids, request.top_k, request.min_score) == ("x", ("m",), 3, 0)
     assert (request.mode, request.ef_search, request.as_of) == (Mode.HYBRID, 9, 0)
     assert (request.min_position, request.embedding, request.page_token) == ("p", "e", "t")
+    assert request.fallback
     assert request.rank == RankOptions(similarity_weight=0, keep=4, max_per_topic=0)
     assert request.include == Include(content=True)
 

@@ -174,6 +174,7 @@ def test_query_keeps_every_field() -> None:
             rank=pb.Rank(similarity_weight=0.0, max_per_topic=0, token_budget=0, keep=5),
             include=pb.Include(content=True, explain=True),
             page_token="t",
+            fallback=True,
         )
     )
     assert request.many and [v.tolist() for v in request.vectors] == [[1], [2]]
@@ -184,7 +185,7 @@ def test_query_keeps_every_field() -> None:
         similarity_weight=0.0, max_per_topic=0, token_budget=0, keep=5
     )
     assert request.include == Include(content=True, explain=True)
-    assert request.page_token == "t"
+    assert (request.page_token, request.fallback) == ("t", True)
 
 
 def test_defaults_of_a_query_are_left_to_the_settings() -> None:
