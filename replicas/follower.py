@@ -142,7 +142,7 @@ class Follower:
             records = [decode_record(record) for record in message.records]
             self._target.apply(records)
             position = records[-1].entry.position
-            self._lag.reached(position, now)
+            self._lag.reached(position)
             stream.applied(position)
             self.course.applied()
         self._lag.heard(message.position, now)

@@ -143,8 +143,8 @@ class Replica:
     def __init__(self, node: Node, settings: Settings, on_restore: Callable[[str], None]) -> None:
         self._node = node
         self._on_restore = on_restore
-        now = node.clock()
-        self.lag = Lag(node.standing().position, now)
+        with node.store.read() as snapshot:
+            self.lag = Lag(snapshot.position, snapshot.time)
         source = Source(settings, node_id(settings.storage.data_dir))
         self._address = source.address
         outbox = Outbox(node.clock)

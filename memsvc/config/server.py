@@ -236,6 +236,17 @@ class Replication(Section):
         reload=False,
         expects="host:port, or empty",
     )
+    max_lag_ms: int = key(
+        10_000,
+        "Lag behind the primary past which a replica says NOT_SERVING for reads "
+        "(memsvc.v1.MemoryService in the standard health service), so that clients that balance "
+        "by it leave it; ten good checks in a row, one a second, bring it back. It still answers. "
+        "A primary that is gone makes every replica lag. 0: no limit.",
+        reload=True,
+        unit="milliseconds",
+        ge=0,
+        le=86_400_000,
+    )
     copy_mib_per_s: int = key(
         200,
         "Most that a primary sends to one new replica while it copies a snapshot, so that its "

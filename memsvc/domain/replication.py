@@ -91,29 +91,47 @@ class Window:
             self.in_flight -= self._sent.popleft()[1]
 
 
+_MOST_TOLD = 256
+
+
 @dataclass(slots=True)
 class Lag:
     """How far a follower is behind, by what its primary says. Times are UTC ms of the
-    follower's own clock; ``level_at`` begins as the time of its start."""
+    follower's own clock. ``level_at`` is the last time at which the primary had nothing more
+    than the follower has now; it begins as the time of the last entry that is there."""
 
     applied: int
     level_at: int
     primary: int = 0
     heard_at: int = 0
+    _ahead: deque[tuple[int, int]] = field(default_factory=deque)
+    """Positions of the primary that were told and not yet applied, and when. While much is
+    written the newest of them is never applied, and older ones tell how far behind it is."""
+    _apart_ms: int = 0
+    """Least time between two of them."""
 
     def heard(self, primary: int, now_ms: int) -> None:
         """The primary told its position."""
         self.primary, self.heard_at = primary, now_ms
-        self._look(now_ms)
+        if not self._ahead or now_ms - self._ahead[-1][1] >= self._apart_ms:
+            self._ahead.append((primary, now_ms))
+        if len(self._ahead) > _MOST_TOLD:
+            # The further behind, the rougher the figure may be.
+            self._ahead = deque(list(self._ahead)[::2])
+            self._apart_ms = max(1, 2 * self._apart_ms)
+        self._look()
 
-    def reached(self, applied: int, now_ms: int) -> None:
+    def reached(self, applied: int) -> None:
         """Entries up to a position were applied."""
         self.applied = max(applied, self.applied)
-        self._look(now_ms)
+        self._look()
 
-    def _look(self, now_ms: int) -> None:
+    def _look(self) -> None:
+        while self._ahead and self._ahead[0][0] <= self.applied:
+            self.level_at = max(self.level_at, self._ahead.popleft()[1])
         if self.heard_at and self.applied >= self.primary:
-            self.level_at = now_ms
+            self.level_at, self._apart_ms = max(self.level_at, self.heard_at), 0
+            self._ahead.clear()
 
     @property
     def positions(self) -> int:

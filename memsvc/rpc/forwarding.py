@@ -13,19 +13,18 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NoReturn, TypeAlias
 
 import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from memsvc.domain.errors import Unavailable
 from memsvc.rpc import errors
 from memsvc.rpc.errors import DETAILS_KEY, REQUEST_ID_KEY
 from memsvc.service.limits import CallPool
-from memsvc.v1 import memory_service_pb2 as pb
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 Pairs: TypeAlias = "tuple[tuple[str, str | bytes], ...]"
 
 METADATA_MORE: Final = 4_096
 """Bytes of metadata that the serving process takes beyond what a reader takes of a client."""
-_HEALTH: Final = "/memsvc.v1.MemoryService/Health"
 _HEALTH_S: Final = 2.0
 _FAR_S: Final = 1e6
 _NOT_PASSED: Final = ("user-agent", "te", "content-type", "grpc-", ":")
@@ -54,12 +53,16 @@ class Forwarder:
                 ("grpc.enable_retries", 0),
             ],
         )
-        self._health: Any = self._channel.unary_unary(_HEALTH)
+        self._health: Any = health_pb2_grpc.HealthStub(self._channel)  # has no types
 
-    def ready(self) -> bool:
-        """Whether the node says that it is. Raises grpc.RpcError."""
-        answer = self._health(pb.HealthRequest().SerializeToString(), timeout=_HEALTH_S)
-        return pb.HealthResponse.FromString(answer).ready
+    def serving(self, names: Iterable[str]) -> dict[str, bool]:
+        """What the serving process says of each name. Raises grpc.RpcError."""
+        return {name: self._serves(name) for name in names}
+
+    def _serves(self, name: str) -> bool:
+        request = health_pb2.HealthCheckRequest(service=name)
+        answer = self._health.Check(request, timeout=_HEALTH_S)
+        return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
 
     def close(self) -> None:
         """Ends the connection, and breaks off what still goes on."""

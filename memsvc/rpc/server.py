@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -18,23 +18,19 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from memsvc.admin.v1 import admin_service_pb2, admin_service_pb2_grpc
+from memsvc.admin.v1 import admin_service_pb2_grpc
 from memsvc.config import Settings
 from memsvc.rpc.admin import AdminServicer
 from memsvc.rpc.forwarding import METADATA_MORE, Forwarder
 from memsvc.rpc.interceptors import CallInterceptor, Lanes
 from memsvc.rpc.servicers import MemoryServicer
+from memsvc.rpc.serving import ADMIN_SERVICE, MEMORY_SERVICE, NAMES, NOTHING, Serving
 from memsvc.rpc.tls import server_credentials
 from memsvc.service.access import Gate
 from memsvc.service.limits import CallPool, Timeouts, timeouts_of
 from memsvc.service.listening import ListenError, TlsFiles, tls_of
 from memsvc.service.traces import Tracing
-from memsvc.v1 import memory_service_pb2, memory_service_pb2_grpc
-
-MEMORY_SERVICE: Final = memory_service_pb2.DESCRIPTOR.services_by_name["MemoryService"].full_name
-ADMIN_SERVICE: Final = admin_service_pb2.DESCRIPTOR.services_by_name["AdminService"].full_name
-SERVICES: Final = ("", MEMORY_SERVICE, ADMIN_SERVICE)
-"""Names that the health service knows; "" is the whole server."""
+from memsvc.v1 import memory_service_pb2_grpc
 
 IDLE_MS: Final = 300_000
 """A connection without calls is closed after this; clients replace theirs earlier."""
@@ -61,6 +57,8 @@ class RpcOptions:
     max_message_bytes: int = 16 * 1024 * 1024
     tls: TlsFiles | None = None
     timeouts: Callable[[], Timeouts] = field(default=Timeouts)
+    max_lag_ms: Callable[[], int] = lambda: 0
+    """Lag past which a replica is not fit for reads; 0 = none."""
     shared_port: bool = False
     """Whether other processes of the node listen on the same port."""
 
@@ -70,13 +68,14 @@ class RpcOptions:
     ) -> RpcOptions:
         """The listener of ``server.listen``. ``current`` gives the settings in force after a
         reload."""
-        server = settings.server
+        server, now = settings.server, current or (lambda: settings)
         return cls(
             listen=server.listen,
             max_connections=server.max_connections,
             max_message_bytes=server.max_message_bytes,
             tls=tls_of(settings),
-            timeouts=timeouts_of(current or (lambda: settings)),
+            timeouts=timeouts_of(now),
+            max_lag_ms=lambda: now().replication.max_lag_ms,
         )
 
     @classmethod
@@ -120,8 +119,9 @@ class RpcServer:
         self._health = health.HealthServicer(
             experimental_non_blocking=True, experimental_thread_pool=self._lanes.quick
         )
-        self._ready: bool | None = None
-        self._ready_lock = threading.Lock()
+        self._serving = Serving()
+        self._told: Mapping[str, bool] = {}
+        self._telling = threading.Lock()
         self.port = 0
         self._server = grpc.server(
             pool,
@@ -141,7 +141,7 @@ class RpcServer:
             (MEMORY_SERVICE, ADMIN_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME),
             self._server,
         )
-        self.set_ready(False)
+        self.tell(NOTHING)
 
     def start(self) -> int:
         """Listens and serves; returns the port. Raises ListenError."""
@@ -166,37 +166,38 @@ class RpcServer:
             _log.info("gRPC listens on %s, port %d", listen, self.port)
         return self.port
 
-    def set_ready(self, ready: bool) -> None:
-        """What the standard health service answers; may be called often."""
-        with self._ready_lock:
-            if ready == self._ready:
-                return
-            self._ready = ready
-            status = health_pb2.HealthCheckResponse
-            for service in SERVICES:
-                self._health.set(service, status.SERVING if ready else status.NOT_SERVING)
+    def tell(self, serving: Mapping[str, bool]) -> None:
+        """What the standard health service answers for each name; may be called often."""
+        status = health_pb2.HealthCheckResponse
+        with self._telling:
+            for name, serves in serving.items():
+                if self._told.get(name) is not serves:
+                    self._health.set(name, status.SERVING if serves else status.NOT_SERVING)
+            self._told = dict(serving)
 
     def follow_health(self, interval_seconds: float = 1.0) -> None:
-        """Keeps ``set_ready`` at what the node says of itself, until the server drains. A
-        node that cannot say is not ready."""
+        """Keeps ``tell`` at what the node says of itself, until the server drains. A node
+        that cannot say is not ready."""
 
         def follow() -> None:
             failing = False
             while not self._drained.wait(interval_seconds):
                 try:
-                    ready, failed = self._node_ready(), False
+                    serving, failed = self._look(), False
                 except Exception:
                     if not failing:  # told once, not every second
                         _log.exception("the node could not tell whether it is ready")
-                    ready, failed = False, True
+                    serving, failed = NOTHING, True
                 failing = failed
-                self.set_ready(ready)
+                self.tell(serving)
 
-        self.set_ready(self._node_ready())
+        self.tell(self._look())
         threading.Thread(target=follow, name="memsvc-readiness", daemon=True).start()
 
-    def _node_ready(self) -> bool:
-        return self._gate.health().ready if self._forward is None else self._forward.ready()
+    def _look(self) -> Mapping[str, bool]:
+        if self._forward is not None:
+            return self._forward.serving(NAMES)
+        return self._serving.look(self._gate.health(), self._options.max_lag_ms())
 
     @property
     def _pending(self) -> int:

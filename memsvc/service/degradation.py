@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Final
 
+from memsvc.domain.recovery import GOOD_CHECKS
 from memsvc.domain.types import Degraded, DegradedLevel, Mode
 
 log = logging.getLogger(__name__)
-
-GOOD_CHECKS: Final = 10
-"""Good checks in a row after which the node recovers."""
 
 
 class Degradation:

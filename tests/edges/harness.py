@@ -38,6 +38,7 @@ from memsvc.domain.types import (
 from memsvc.http.app import AppOptions, HttpApp
 from memsvc.http.server import HttpOptions, HttpServer
 from memsvc.rpc.server import RpcOptions, RpcServer
+from memsvc.rpc.serving import NAMES
 from memsvc.service.access import Access, Gate
 from memsvc.service.api import (
     AgentFacts,
@@ -301,13 +302,17 @@ def make_edge(
     return Edge(api, admin, gate, CallPool(workers, max_calls), metrics)
 
 
+ALL_SERVED = dict.fromkeys(NAMES, True)
+"""What the standard health service says of a node that is ready."""
+
+
 @contextmanager
 def rpc_server(edge: Edge, **options: Any) -> Iterator[RpcServer]:
     """A gRPC server on a free port of this machine."""
     settings: dict[str, Any] = {"listen": "127.0.0.1:0", **options}
     server = RpcServer(edge.gate, edge.pool, RpcOptions(**settings))
     server.start()
-    server.set_ready(True)
+    server.tell(ALL_SERVED)
     try:
         yield server
     finally:

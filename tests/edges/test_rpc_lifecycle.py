@@ -11,11 +11,13 @@ from grpc_health.v1 import health_pb2
 
 from memsvc.domain.errors import DeadlineExceeded
 from memsvc.rpc.server import RpcOptions, RpcServer
+from memsvc.rpc.serving import NOTHING
 from memsvc.service.limits import Timeouts
 from memsvc.service.listening import ListenError
 from memsvc.v1 import memory_service_pb2 as pb
 from memsvc.v1 import memory_service_pb2_grpc
 from tests.edges.harness import (
+    ALL_SERVED,
     EVERYTHING,
     Edge,
     FakeTokens,
@@ -172,7 +174,7 @@ def test_calls_that_run_finish_when_the_server_stops() -> None:
     edge.api.during, inside, release = hold()
     server = RpcServer(edge.gate, edge.pool, RpcOptions(listen="127.0.0.1:0"))
     port = server.start()
-    server.set_ready(True)
+    server.tell(ALL_SERVED)
     with channel(port) as opened:
         client = Client(opened)
         running = client.memory.Write.future(WRITE)
@@ -216,13 +218,18 @@ def test_standard_health_follows_readiness_and_the_end() -> None:
             return client.health.Check(health_pb2.HealthCheckRequest(service=service)).status
 
         serving, not_serving = 1, 2
-        for service in ("", "memsvc.v1.MemoryService", "memsvc.admin.v1.AdminService"):
+        for service in (
+            "",
+            "memsvc.v1.MemoryService",
+            "memsvc.v1.MemoryService.Write",
+            "memsvc.admin.v1.AdminService",
+        ):
             assert status(service) == serving
-        server.set_ready(False)
+        server.tell(NOTHING)
         assert status("") == not_serving
-        server.set_ready(True)
+        server.tell(ALL_SERVED)
         server.drain()
-        server.set_ready(True)
+        server.tell(ALL_SERVED)
         assert status("memsvc.v1.MemoryService") == not_serving
         # A load balancer may be slow: calls are still served.
         assert client.memory.Query(QUERY).items

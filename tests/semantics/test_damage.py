@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from memsvc.domain.recovery import GOOD_CHECKS
 from memsvc.segments.errors import Damage
 from memsvc.service.builder import BuilderFailed
-from memsvc.service.degradation import GOOD_CHECKS
 from tests.semantics.harness import World
 
 WORDS = "alpha bravo charlie delta echo foxtrot golf hotel india juliet".split()  # noqa: SIM905

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from memsvc.domain.errors import Cancelled
+from memsvc.domain.recovery import GOOD_CHECKS
 from memsvc.domain.types import Degraded, DegradedLevel, Namespace, QueryRequest
 from memsvc.service.api import Control
-from memsvc.service.degradation import GOOD_CHECKS, Degradation
+from memsvc.service.degradation import Degradation
 from tests.semantics.harness import READER, World, vector
 
 BAD = Degraded(DegradedLevel.NO_VECTORS, "SEGMENT_DAMAGED")

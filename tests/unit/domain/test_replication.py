@@ -65,7 +65,31 @@ def test_lag_is_told_while_behind_and_while_nothing_is_heard() -> None:
     assert lag.milliseconds(9_000, 2_000) == 7_000
     lag.heard(9, 9_500)
     assert (lag.positions, lag.milliseconds(9_600, 2_000)) == (4, 7_600)
-    lag.reached(8, 9_700)
+    lag.reached(8)
     assert lag.positions == 1
-    lag.reached(9, 9_800)
+    lag.reached(9)
     assert (lag.positions, lag.milliseconds(9_900, 2_000)) == (0, 0)
+
+
+def test_lag_under_steady_writes_is_the_age_of_the_oldest_missing_entry() -> None:
+    """The newest position that was told is never applied while writing goes on."""
+    lag = Lag(applied=0, level_at=0)
+    for tick in range(1, 2_000):
+        lag.heard(10 * tick, 100 * tick)
+        lag.reached(10 * tick - 30)  # three tellings behind, for ever
+    now = 100 * 2_000
+    assert lag.positions == 30
+    assert lag.milliseconds(now, 2_000) == 400
+
+
+def test_lag_of_a_follower_that_is_far_behind_stays_right_and_small_in_memory() -> None:
+    lag = Lag(applied=0, level_at=1_000)
+    for tick in range(1, 10_000):
+        lag.heard(tick, 1_000 + tick)
+    assert lag.milliseconds(20_000, 2_000) == 19_000
+    assert len(lag._ahead) <= 256
+    lag.reached(5_000)
+    # What was thinned out makes it look a little older than it is, never younger.
+    assert 14_000 <= lag.milliseconds(20_000, 2_000) <= 14_000 + 100
+    lag.reached(9_999)
+    assert lag.milliseconds(11_500, 2_000) == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 
 import pytest
 
@@ -16,11 +17,12 @@ def test_readiness_is_followed_on_after_the_node_could_not_tell_it(
     edge = make_edge()
     told: list[bool] = []
     refused, back = threading.Event(), threading.Event()
-    set_ready = RpcServer.set_ready
+    tell = RpcServer.tell
 
-    def listen(self: RpcServer, ready: bool) -> None:
+    def listen(self: RpcServer, serving: Mapping[str, bool]) -> None:
+        ready = serving[""]
         told.append(ready)
-        set_ready(self, ready)
+        tell(self, serving)
         if not ready:
             refused.set()
         elif refused.is_set():
@@ -28,7 +30,7 @@ def test_readiness_is_followed_on_after_the_node_could_not_tell_it(
 
     with rpc_server(edge) as server:
         health = edge.gate.health
-        monkeypatch.setattr(RpcServer, "set_ready", listen)
+        monkeypatch.setattr(RpcServer, "tell", listen)
 
         def fail() -> None:
             if threading.current_thread() is not threading.main_thread():
