@@ -1,4 +1,5 @@
-"""Python client: the four calls, administration, and a local embedder.
+"""Python client: the four calls, administration, and a local embedder. RoutedClient is for a
+primary with replicas.
 
 from memsvc.client import LocalEmbedder, MemoryClient, NewMemory
 
@@ -15,6 +16,8 @@ from memsvc.client.errors import ClientError
 from memsvc.client.filters import parse_filter
 from memsvc.client.memory import MemoryClient
 from memsvc.client.messages import parse_namespace, to_plain, vector_array
+from memsvc.client.routed import RoutedClient, Routing
+from memsvc.client.routing import NodeState
 from memsvc.domain.types import (
     ForgetMode,
     Include,
@@ -45,7 +48,10 @@ __all__ = [
     "Mode",
     "Namespace",
     "NewMemory",
+    "NodeState",
     "RankOptions",
+    "RoutedClient",
+    "Routing",
     "Status",
     "Timeouts",
     "Tls",

@@ -12,12 +12,19 @@ import grpc
 
 from memsvc.client.errors import from_rpc
 
+Q = TypeVar("Q")
 R = TypeVar("R")
 
 DEFAULT_ADDRESS: Final = "127.0.0.1:8848"
 DEFAULT_TOKEN_HEADER: Final = "X-Memory-Token"
 MAX_MESSAGE_BYTES: Final = 256 * 1024 * 1024
 """Only a bound against a broken peer; the server sets the real one."""
+
+IDLE_MS: Final = 240_000
+"""A connection without calls is given up after this, and made anew by the next call: before
+the server closes it, which would meet that call (it does so after 300 seconds)."""
+PROBE_MS: Final = 30_000
+"""A silent connection is probed this often; a dead peer is noticed within 10 seconds more."""
 
 # Retried by gRPC itself when the connection broke: safe, since writes and forgets carry a
 # request_id and everything else only reads or sets.
@@ -93,7 +100,11 @@ class Connection:
         tls: Tls | None,
         timeouts: Timeouts,
         token_header: str = DEFAULT_TOKEN_HEADER,
+        *,
+        repeats: bool = True,
     ) -> None:
+        """``repeats``: whether a call whose connection breaks is sent again by itself; not
+        where somebody above knows better where to send it."""
         self.address = address
         self.timeouts = timeouts
         self._metadata = ((token_header.lower(), token),) if token else ()
@@ -109,7 +120,13 @@ class Connection:
             # them on an address that drops packets.
             ("grpc.min_reconnect_backoff_ms", connect_ms),
             ("grpc.initial_reconnect_backoff_ms", min(connect_ms, 200)),
-            ("grpc.max_reconnect_backoff_ms", max(connect_ms, 2_000)),
+            ("grpc.max_reconnect_backoff_ms", max(connect_ms, 2_000) if repeats else 500),
+            ("grpc.enable_retries", int(repeats)),
+            ("grpc.keepalive_time_ms", PROBE_MS),
+            ("grpc.keepalive_timeout_ms", 10_000),
+            ("grpc.keepalive_permit_without_calls", 1),
+            ("grpc.http2.max_pings_without_data", 0),
+            ("grpc.client_idle_timeout_ms", IDLE_MS),
         ]
         if tls is None:
             self.channel = grpc.insecure_channel(address, options)
@@ -124,6 +141,12 @@ class Connection:
             return method(request, timeout=timeout, metadata=self._metadata)
         except grpc.RpcError as error:
             raise from_rpc(error, self.address) from None
+
+    def begin(
+        self, method: grpc.UnaryUnaryMultiCallable[Q, R], request: Q, timeout: float
+    ) -> grpc.Future[R]:
+        """Begins a call and does not wait for it. ``timeout`` in seconds."""
+        return method.future(request, timeout=timeout, metadata=self._metadata)
 
     def stream(
         self, method: Callable[..., Iterable[R]], request: object, timeout: float

@@ -1,25 +1,28 @@
-"""Positions and page tokens as opaque strings."""
+"""What a node makes of positions and page tokens that callers send back."""
 
 from __future__ import annotations
 
-import base64
-import binascii
 import struct
 from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Final
 
 from memsvc.domain.errors import InvalidArgument, PositionLost, invalid
+from memsvc.domain.positions import (
+    FORMAT,
+    Position,
+    decode,
+    encode,
+    pack_position,
+    unpack_position,
+)
 
-_POSITION: Final = struct.Struct(">B8sQQ")
 _PAGE: Final = struct.Struct(">B8sqQ")
-_FORMAT: Final = 1
 
 
 def format_position(store_id: str, epoch: int, position: int) -> str:
     """The opaque form of a log position."""
-    data = _POSITION.pack(_FORMAT, bytes.fromhex(store_id)[:8], epoch, position)
-    return base64.urlsafe_b64encode(data).decode().rstrip("=")
+    return pack_position(Position(bytes.fromhex(store_id)[:8], epoch, position))
 
 
 def parse_position(
@@ -32,14 +35,14 @@ def parse_position(
     not before the start of a later.
     """
     try:
-        _check, store, at_epoch, position = _POSITION.unpack(_decode(text))
-    except (ValueError, struct.error, binascii.Error):
+        store, at_epoch, position = unpack_position(text)
+    except ValueError:
         raise invalid("min_position", "not a position that a Write or Forget returned") from None
     if store != bytes.fromhex(store_id)[:8] or at_epoch > epoch:
         raise lost_position()
     if any(later > at_epoch and position >= first for later, first in (starts or {}).items()):
         raise lost_position()
-    return int(position)
+    return position
 
 
 def lost_position() -> PositionLost:
@@ -54,14 +57,14 @@ def format_page(request: bytes, ts: int, row: int) -> str:
     """The token of the page after a row, which is the same on every node; ``request``
     identifies what is paged."""
     digest = blake2b(request, digest_size=8).digest()
-    return base64.urlsafe_b64encode(_PAGE.pack(_FORMAT, digest, ts, row)).decode().rstrip("=")
+    return encode(_PAGE.pack(FORMAT, digest, ts, row))
 
 
 def parse_page(text: str, request: bytes) -> tuple[int, int]:
     """(ts, row) of the last memory of the page before. Raises InvalidArgument."""
     try:
-        _check, digest, ts, row = _PAGE.unpack(_decode(text))
-    except (ValueError, struct.error, binascii.Error):
+        _check, digest, ts, row = _PAGE.unpack(decode(text))
+    except (ValueError, struct.error):
         raise invalid("page_token", "not a token that a Query returned") from None
     if digest != blake2b(request, digest_size=8).digest():
         raise InvalidArgument(
@@ -69,12 +72,3 @@ def parse_page(text: str, request: bytes) -> tuple[int, int]:
             hint="send the request that gave the token, changed in nothing but page_token",
         )
     return ts, row
-
-
-def _decode(text: str) -> bytes:
-    if not text.isascii():
-        raise ValueError("not ASCII")
-    data = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
-    if data[:1] != bytes([_FORMAT]):
-        raise ValueError("another format")
-    return data

@@ -37,11 +37,14 @@ def refuse(
     hint: str = "",
     fields: tuple[tuple[str, str], ...] = (),
     retry_ms: int | None = None,
+    primary: str = "",
 ) -> None:
     """Ends a call with google.rpc details, as the real service does."""
     status = status_pb2.Status(code=code.value[0], message=message)
     details: list[Any] = [
-        error_details_pb2.ErrorInfo(reason=reason, domain="memsvc", metadata={"hint": hint})
+        error_details_pb2.ErrorInfo(
+            reason=reason, domain="memsvc", metadata={"hint": hint, "primary": primary}
+        )
     ]
     if retry_ms is not None:
         delay = duration_pb2.Duration()
@@ -80,6 +83,11 @@ class FakeService(pb_grpc.MemoryServiceServicer, admin_grpc.AdminServiceServicer
         self.filters = True
         self.min_score = 0.62
         self.ready = True
+        self.role = pb.ROLE_STANDALONE
+        self.epoch = 1
+        self.lag_ms = 0
+        self.position = "p1"
+        """What Write answers."""
         self.degraded = types_pb2.Degraded()
         self.lock = threading.RLock()
         self.counter = 0
@@ -98,7 +106,7 @@ class FakeService(pb_grpc.MemoryServiceServicer, admin_grpc.AdminServiceServicer
     def Write(self, request: pb.WriteRequest, context: grpc.ServicerContext) -> pb.WriteResponse:
         self._enter("Write", request, context)
         where = (request.namespace.tenant, request.namespace.agent)
-        response = pb.WriteResponse(position="p1")
+        response = pb.WriteResponse(position=self.position)
         with self.lock:
             part = self.memories.setdefault(where, {})
             for item in request.items:
@@ -235,7 +243,9 @@ class FakeService(pb_grpc.MemoryServiceServicer, admin_grpc.AdminServiceServicer
         self._enter("Health", request, context)
         return pb.HealthResponse(
             ready=self.ready,
-            role=pb.ROLE_STANDALONE,
+            role=self.role,
+            epoch=self.epoch,
+            lag_ms=self.lag_ms,
             version="test",
             store_id="s",
             reasons=[] if self.ready else ["starting"],
