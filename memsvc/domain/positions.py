@@ -28,8 +28,8 @@ def unpack_position(text: str) -> Position:
     """The reverse. ValueError for anything else."""
     try:
         _format, store, epoch, number = _POSITION.unpack(decode(text))
-    except struct.error:
-        raise ValueError("not the length of a position") from None
+    except (ValueError, struct.error):
+        raise ValueError("not a position") from None
     return Position(store, epoch, number)
 
 
