@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -19,7 +20,9 @@ from memsvc.v1 import memory_service_pb2_grpc as pb_grpc
 T = TypeVar("T")
 
 LOOK_S: Final = 0.05
-"""Least time between two looks at all nodes while a call waits for one."""
+"""Time between two looks at all nodes while a call waits for one, half of it at random."""
+LONGEST_LOOK_S: Final = 0.5
+"""What it grows to, twice as long each time: when a primary is lost, all its clients wait."""
 
 
 def report_of(answer: pb.HealthResponse) -> Report:
@@ -150,7 +153,7 @@ class Fleet:
     # -- watching ----------------------------------------------------------------------
 
     def _watch(self) -> None:
-        regular_at = time.monotonic()
+        regular_at, pause = time.monotonic(), LOOK_S
         while not self._closed:
             now = time.monotonic()
             regular = now >= regular_at
@@ -158,8 +161,11 @@ class Fleet:
                 regular_at = now + self._interval_s
             self._look(regular)
             if self._wake.wait(max(0.0, regular_at - time.monotonic())):
-                time.sleep(LOOK_S)
+                time.sleep(pause * (0.5 + random.random() / 2))
                 self._wake.clear()
+                pause = min(2 * pause, LONGEST_LOOK_S)
+            else:
+                pause = LOOK_S
 
     def _look(self, regular: bool) -> None:
         with self._changed:

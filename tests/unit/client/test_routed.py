@@ -250,6 +250,18 @@ def test_that_nobody_is_the_primary_is_told_and_may_be_tried_again(nodes: Nodes)
         assert caught.value.retriable
 
 
+def test_calls_that_wait_for_a_primary_do_not_storm_the_nodes(nodes: Nodes) -> None:
+    addresses = [node.address for node in nodes.replicas]
+    for node in nodes.replicas:
+        node.service.hook = not_primary("")
+    with RoutedClient(addresses, routing=Routing(check_interval=60)) as client:
+        with pytest.raises(ClientError) as caught:
+            client.write(NS, [NewMemory("one")], timeout=2)
+        assert caught.value.reason == "NO_PRIMARY"
+    for call in ("Health", "Write"):
+        assert 2 <= max(nodes.asked(call)) <= 20
+
+
 def test_a_lagging_replica_answers_marked_when_there_is_nobody_else(nodes: Nodes) -> None:
     for node in nodes.replicas:
         node.service.lag_ms = 11_000
