@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
-from benchmarks import evidence, filters, mixed, query, recall, replay, startup, writes
+from benchmarks import evidence, filters, mixed, query, recall, replay, startup, tiers, writes
 from benchmarks.session import Session
 from benchmarks.workspace import Workspace
 
@@ -23,6 +23,7 @@ BENCHMARKS: Final[dict[str, ModuleType]] = {
     "mixed": mixed,
     "evidence": evidence,
     "startup": startup,
+    "tiers": tiers,
     "replay": replay,
 }
 HERE: Final = Path(__file__).parent

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -16,6 +16,7 @@ import grpc
 import psutil
 import yaml
 
+from benchmarks.limits import MemoryGroup
 from memsvc.client import MemoryClient
 from memsvc.client.connection import Timeouts
 from memsvc.config.sources import nested
@@ -64,11 +65,18 @@ def connect(channel: grpc.Channel, seconds: float = 30.0) -> bool:
 class Server:
     """``python -m memsvc.server`` over a data directory; a context manager.
 
-    ``settings`` are dotted keys. ``wait=False`` returns before it answers.
+    ``settings`` are dotted keys. ``wait=False`` returns before it answers; another ``program``
+    may stand for the server; ``within`` a control group its memory is counted.
     """
 
     def __init__(
-        self, data_dir: Path, settings: Mapping[str, object], *, wait: bool = True
+        self,
+        data_dir: Path,
+        settings: Mapping[str, object],
+        *,
+        wait: bool = True,
+        program: Sequence[str] = ("-m", "memsvc.server"),
+        within: MemoryGroup | None = None,
     ) -> None:
         data_dir.mkdir(parents=True, exist_ok=True)
         self.data_dir = data_dir
@@ -89,10 +97,11 @@ class Server:
         )
         # Settings of the surroundings must not reach what is measured.
         environment = {k: v for k, v in os.environ.items() if not k.startswith("MEMSVC_")}
+        command = [sys.executable, *program, "--config", str(config)]
         self.launched = time.perf_counter()
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "memsvc.server", "--config", str(config)],
+                command if within is None else within.command(command),
                 stdout=log,
                 stderr=log,
                 env=environment,

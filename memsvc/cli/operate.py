@@ -78,6 +78,10 @@ def _show_health(answer: pb.HealthResponse) -> None:
             ),
             ("segments", f"{store.segments} files, {size(store.segment_bytes)}"),
         ]
+        if store.cold_segments:
+            cold = f"{store.cold_segments} of them with {store.cold_rows:,} rows"
+            kept = f"{size(store.cold_resident_bytes)} of {size(store.cold_bytes)} in memory"
+            rows.append(("cold", f"{cold}, {kept}"))
         if store.damaged_files:
             rows.append(("damaged", count(store.damaged_files, "file")))
     if answer.HasField("load"):

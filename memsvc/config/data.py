@@ -132,6 +132,15 @@ class Storage(Section):
         unit="bytes",
         ge=1 * _MIB,
     )
+    cold_budget_bytes: int = key(
+        256 * _MIB,
+        "Memory that the files of cold segments may take (see lifecycle.cold_archive_after_days) "
+        "in the page cache; what is over it is dropped within seconds. More: searches wait less "
+        "often for the disk.",
+        reload=True,
+        unit="bytes",
+        ge=0,
+    )
     reclaim_after_min: float = key(
         5.0,
         "Time after which the files of a segment that a rebuild has replaced are removed; at most "
@@ -351,15 +360,17 @@ class Lifecycle(Section):
     )
     compact_cron: Annotated[str, AfterValidator(_check_cron)] = key(
         "0 3 * * *",
-        "When segments are compacted: minute, hour, day, month, weekday, in UTC. Empty: only "
-        "when asked for.",
+        "When segments are compacted and memories change tiers: minute, hour, day, month, "
+        "weekday, in UTC. Empty: only when asked for.",
         reload=True,
         expects="a cron expression of five fields, or empty",
     )
     cold_archive_after_days: int = key(
         120,
-        "Not in 0.1: accepted, without effect. Age at which memories move to segments that are "
-        "not kept in memory. 0: they never move.",
+        "Time without a recall after which memories move to cold segments, which are not kept "
+        "in memory: since they arrived, were last recalled, or were said again. They move when "
+        "segments are compacted (lifecycle.compact_cron), and so does back what was recalled. "
+        "0: none are cold, and those that are return.",
         reload=True,
         unit="days",
         ge=0,

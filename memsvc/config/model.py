@@ -46,9 +46,6 @@ class Settings(Section):
 KEYS: dict[str, KeyInfo] = {info.name: info for info in iter_keys(Settings)}
 """Every setting by its dotted name, in the order of declaration."""
 
-WITHOUT_EFFECT = ("lifecycle.cold_archive_after_days",)
-"""Settings that 0.1 accepts and does nothing with. Their descriptions say so too."""
-
 
 def value_of(settings: Settings, name: str) -> object:
     """The value of a dotted key; KeyError for a name that is not in `KEYS`."""
@@ -105,7 +102,7 @@ def _replication(settings: Settings) -> Iterator[tuple[str, str]]:
 
 
 def warnings(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Yield (key, what to know) for values that work but are risky, or do nothing."""
+    """Yield (key, what to know) for values that work but are risky."""
     server = settings.server
     open_to = [
         f"server.{name}"
@@ -119,6 +116,3 @@ def warnings(settings: Settings) -> Iterator[tuple[str, str]]:
             yield name, "tokens cross the network unencrypted: server.tls is not set"
     if settings.storage.wal_sync != "always":
         yield "storage.wal_sync", "a crash may lose up to a second of acknowledged writes"
-    for name in WITHOUT_EFFECT:
-        if value_of(settings, name) != KEYS[name].default:
-            yield name, "not in 0.1: accepted, without effect"

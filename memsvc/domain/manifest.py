@@ -8,6 +8,10 @@ from typing import Any, Final
 
 MANIFEST_FORMAT: Final = 1
 
+HOT: Final = "hot"
+COLD: Final = "cold"
+"""Tiers of segments: what a cold one has is not kept in memory (see domain/tiering.py)."""
+
 
 @dataclass(frozen=True, slots=True)
 class GraphSettings:
@@ -36,7 +40,8 @@ class FileMeta:
 @dataclass(frozen=True, slots=True)
 class SegmentMeta:
     """A sealed segment: the live rows of [row_lo, row_hi) as of log position
-    ``position``. ``name`` is its directory below ``segments/``; ``count`` its rows."""
+    ``position``, or those of them that belong to its ``tier``. ``name`` is its directory below
+    ``segments/``; ``count`` its rows."""
 
     name: str
     partition: int
@@ -45,6 +50,7 @@ class SegmentMeta:
     position: int
     count: int
     files: tuple[FileMeta, ...]
+    tier: str = HOT
 
     @property
     def size(self) -> int:
@@ -61,6 +67,8 @@ class SegmentMeta:
     def to_json(self) -> bytes:
         """The form that is stored."""
         raw = asdict(self)
+        if self.tier == HOT:
+            del raw["tier"]
         for file in raw["files"]:
             # Versions before it was written down refuse names that they do not know.
             if file["graph"] is None:

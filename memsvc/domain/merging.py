@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from memsvc.domain.manifest import HOT
+
 FAN: Final = 4
 """Neighbours of similar size at which they are merged."""
 BALANCED: Final = 0.5
@@ -37,18 +39,20 @@ class Sealed:
     count: int
     dead: int = 0
     must: bool = False
+    tier: str = HOT
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Build one segment for [row_lo, row_hi) in place of ``replaces``; ``calmly`` when nobody
-    waits for it."""
+    """Build one segment of a ``tier`` for [row_lo, row_hi) in place of ``replaces``; ``calmly``
+    when nobody waits for it."""
 
     row_lo: int
     row_hi: int
     replaces: tuple[str, ...]
     why: str
     calmly: bool = False
+    tier: str = HOT
 
 
 def seal(sealed_row: int, next_row: int, least: int) -> Job | None:
@@ -64,14 +68,15 @@ def rewrite(segments: Sequence[Sealed]) -> Job | None:
     """The first segment that must be written anew, or that is mostly dead."""
     for s in segments:
         if s.must or (s.count and s.dead / s.count >= DEAD_SHARE):
-            return Job(s.row_lo, s.row_hi, (s.name,), "rewrite" if s.must else "compact")
+            why = "rewrite" if s.must else "compact"
+            return Job(s.row_lo, s.row_hi, (s.name,), why, tier=s.tier)
     return None
 
 
-def merge(segments: Sequence[Sealed]) -> Job | None:
+def merge(segments: Sequence[Sealed], most: int = MAX_SEGMENTS) -> Job | None:
     """The next merge of neighbours, None when the partition is in order.
 
-    The smallest balanced run of at least FAN; with more than MAX_SEGMENTS the run in which
+    The smallest balanced run of at least FAN; with more than ``most`` segments the run in which
     the largest is the smallest share, whatever its length.
     """
     live = [max(0, s.count - s.dead) for s in segments]
@@ -82,9 +87,9 @@ def merge(segments: Sequence[Sealed]) -> Job | None:
         run = min(balanced, key=lambda r: (r.rows, r.share))
         why = f"merge {run.length} of similar size"
         return _join(segments[run.start : run.end], why, calmly=calmly)
-    if len(segments) > MAX_SEGMENTS:
+    if len(segments) > most:
         run = min(runs, key=lambda r: (r.share, r.rows))
-        why = f"more than {MAX_SEGMENTS} segments"
+        why = f"more than {most} segments"
         return _join(segments[run.start : run.end], why, calmly=calmly)
     return None
 
@@ -115,4 +120,5 @@ def merge_all(segments: Sequence[Sealed]) -> Job | None:
 
 def _join(segments: Sequence[Sealed], why: str, *, calmly: bool = False) -> Job:
     names = tuple(s.name for s in segments)
-    return Job(segments[0].row_lo, segments[-1].row_hi, names, why, calmly)
+    first, last = segments[0], segments[-1]
+    return Job(first.row_lo, last.row_hi, names, why, calmly, first.tier)

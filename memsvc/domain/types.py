@@ -352,6 +352,10 @@ class StoreFacts:
     dtype: str
     segment_bytes: int
     damaged_files: int
+    cold_segments: int = 0
+    cold_rows: int = 0
+    cold_bytes: int = 0
+    cold_resident_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,6 +132,10 @@ class StoreAnswer(Body):
     dtype: str
     segment_bytes: int
     damaged_files: int
+    cold_segments: int
+    cold_rows: int
+    cold_bytes: int
+    cold_resident_bytes: int
 
 
 class HealthAnswerBody(Body):

@@ -50,6 +50,7 @@ from memsvc.service.listening import ListenError
 from memsvc.service.metrics import Metrics, NodeReadings
 from memsvc.service.querying import QueryService
 from memsvc.service.recalls import RecallBuffer
+from memsvc.service.search.cold_pages import ColdPages
 from memsvc.service.search.costs import CostBook
 from memsvc.service.search.registry import Views
 from memsvc.service.search.searcher import Searcher
@@ -99,6 +100,7 @@ class Reader:
             CostBook(ScanCosts(**told["costs"])),
             settings.server.readers,
         )
+        self.cold_pages = ColdPages(self.views, settings.storage.cold_budget_bytes)
         self.degradation = Degradation()
         self.recalls = RecallBuffer()
         self.queries = QueryService(
@@ -113,6 +115,7 @@ class Reader:
             own_log_wait_s=own_log_wait_s(settings),
         )
         self.metrics = Metrics()
+        self.searcher.on_searched = self.metrics.searched
         self.metrics.bind(lambda: NodeReadings(index_tail_bytes=self.views.nbytes))
         self.tokens: TokenStore | None = None
         if settings.auth.mode == "token":
@@ -203,6 +206,7 @@ class Reader:
         self.queries.settings = call_settings(settings)
         self.searcher.settings = search_settings(settings)
         self.views.budget = tail_budget(settings)
+        self.cold_pages.budget = settings.storage.cold_budget_bytes
         self.limiter.configure(settings.limits.requests_per_second, settings.limits.burst)
         logs.set_level(settings.log.level)
         if self.tokens is not None:
@@ -286,6 +290,7 @@ def main() -> int:
         sender.send({"ready": port})
         for count in itertools.count():
             reader.beat()
+            reader.cold_pages.tick()
             if stop.wait(BEAT_S):
                 break
             if count % 20 == 0:

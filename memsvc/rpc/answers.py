@@ -109,6 +109,10 @@ def health_response(answer: HealthAnswer, whole: bool) -> pb.HealthResponse:
             dtype=facts.dtype,
             segment_bytes=facts.segment_bytes,
             damaged_files=facts.damaged_files,
+            cold_segments=facts.cold_segments,
+            cold_rows=facts.cold_rows,
+            cold_bytes=facts.cold_bytes,
+            cold_resident_bytes=facts.cold_resident_bytes,
         )
     )
     return response

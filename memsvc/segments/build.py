@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from memsvc.domain.manifest import FileMeta, GraphSettings, SegmentMeta
+from memsvc.domain.manifest import HOT, FileMeta, GraphSettings, SegmentMeta
 from memsvc.domain.records import RowRecord
 from memsvc.segments.arrayfile import ArrayFile, ArrayFileWriter
 from memsvc.segments.column_file import write_columns
@@ -62,7 +62,9 @@ class BuildSpec:
     ``dtype`` of the graphs (f32, bf16, f16, i8), links ``m``, ``ef_construction``; a graph from
     ``graph_min_rows`` vectors on, an 8-bit copy for scans from ``scan_min_rows`` on;
     ``indexed`` attributes get a column; ``threads`` for the graph; ``throttle``: share of the
-    time to be busy, 0 to 1; ``analyzer``: name of the rules behind the terms.
+    time to be busy, 0 to 1; ``analyzer``: name of the rules behind the terms; ``tier``, the time
+    ``cold_before`` which what was last used is cold (UTC ms, 0 = nothing is), and ``others``, the
+    segments of the other tier: see segments/tiers.py for the rows that these leave out.
     """
 
     name: str
@@ -80,6 +82,9 @@ class BuildSpec:
     threads: int = 1
     throttle: float = 1.0
     analyzer: str = ""
+    tier: str = HOT
+    cold_before: int = 0
+    others: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
@@ -98,6 +103,7 @@ class BuildSpec:
         raw["generations"] = tuple((int(g), int(d)) for g, d in raw["generations"])
         first, most = raw["indexed"]
         raw["indexed"] = Indexed(tuple(first), int(most))
+        raw["others"] = tuple(raw["others"])
         return BuildSpec(**raw)
 
 
@@ -160,6 +166,7 @@ def build_segment(
         spec.position,
         len(builder.columns),
         tuple(files),
+        spec.tier,
     )
 
 

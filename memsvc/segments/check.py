@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -31,21 +33,28 @@ def graph_recall(
     return found / wanted if wanted else 1.0
 
 
-def disagreement(old: Segment, new: Segment, live: NDArray[np.int64]) -> str:
+def disagreement(
+    old: Segment,
+    new: Segment,
+    live: NDArray[np.int64],
+    elsewhere: Sequence[NDArray[np.int64]] = (),
+) -> str:
     """How the rows of a segment differ from what they must be, "" when they do not: all of
     ``live`` (row numbers that the records have now), none that the ``old`` segment of the same
-    range did not have, each with the vectors it had there."""
+    range did not have, each with the vectors it had there. Rows ``elsewhere``, in segments of
+    the other tier, may be missing or come from there."""
     if new.damaged:
         return f"{new.damaged[0].file.name} {new.damaged[0].reason}"
     rows, before = new.row_numbers, old.row_numbers
     if rows is None or len(rows) != new.count:
         return f"{0 if rows is None else len(rows)} row numbers for {new.count} rows"
-    lacking = len(np.setdiff1d(live, rows, assume_unique=True))
+    other = np.concatenate([np.empty(0, np.int64), *elsewhere])
+    lacking = len(np.setdiff1d(live, np.concatenate((rows, other))))
     if lacking:
         return f"{lacking} of {len(live)} rows are missing"
     if before is None:
         return ""
-    foreign = len(np.setdiff1d(rows, before, assume_unique=True))
+    foreign = len(np.setdiff1d(rows, np.concatenate((before, other))))
     if foreign:
         return f"{foreign} of {len(rows)} rows were not in the segment it is to replace"
     for generation in sorted({f.generation for f in old.meta.files} - {0}):

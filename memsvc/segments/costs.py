@@ -51,15 +51,20 @@ class ScanCosts:
     def graph_ns(self, vectors: int, dimension: int, dtype: str, ef: int) -> float:
         """Nanoseconds of ``Graph.search`` over ``vectors`` nodes with candidate list ``ef``
         (at least the count asked for)."""
-        # Measured: each candidate brings some ten rows in that were not met before, whether
-        # m is 16 or 32; the upper layers add a few hundred.
-        met = min(vectors, 200 + 10 * ef)
+        met = nodes_met(vectors, ef)
         return self.call + met * dimension * _BYTES_PER_NUMBER[dtype] * self.hop
 
     def _read(
         self, matching: int, vectors: int, dimension: int, scan: float, gather: float
     ) -> float:
         return self.call + dimension * min(matching * gather, vectors * scan)
+
+
+def nodes_met(vectors: int, ef: int) -> int:
+    """Nodes of ``vectors`` that a graph search with candidate list ``ef`` looks at, about.
+    Measured: each candidate brings some ten rows in that were not met before, whether m is 16 or
+    32; the upper layers add a few hundred."""
+    return min(vectors, 200 + 10 * ef)
 
 
 def measure_costs() -> ScanCosts:

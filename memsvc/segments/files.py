@@ -75,9 +75,14 @@ def map_twice(path: Path) -> tuple[mmap.mmap, mmap.mmap]:
     """As `map_file`, and a second mapping of the same file for scattered reads: the kernel
     reads there only what is touched, where it otherwise may read megabytes around each page."""
     first, second = _map(path, 2)
-    with suppress(OSError):  # advice
-        second.madvise(mmap.MADV_RANDOM)
+    advise_scattered(second)
     return first, second
+
+
+def advise_scattered(data: mmap.mmap) -> None:
+    """Tells the kernel to read only what is touched."""
+    with suppress(OSError):  # advice
+        data.madvise(mmap.MADV_RANDOM)
 
 
 def _map(path: Path, times: int) -> list[mmap.mmap]:

@@ -41,7 +41,8 @@ def scratch(rows: int, like: NDArray[Any]) -> NDArray[Any]:
 class GuardedMatrix:
     """Rows of a guarded array, shape (count, width), C order.
 
-    ``scattered`` is a second mapping of the file, for reading rows here and there.
+    ``scattered`` is a second mapping of the file, for reading rows here and there. With
+    ``from_disk`` they are taken to be on disk each time, not only when they are first read.
     ``on_bad(reason)`` is called when a block is not as written, and must raise.
     """
 
@@ -51,7 +52,10 @@ class GuardedMatrix:
         name: str,
         scattered: mmap.mmap,
         on_bad: Callable[[str], NoReturn],
+        *,
+        from_disk: bool = False,
     ) -> None:
+        self._from_disk = from_disk
         self.data = file.array(name)
         self._scattered = file.through(scattered, name)
         self._mapping = scattered
@@ -87,8 +91,10 @@ class GuardedMatrix:
             fresh = blocks[~self._checked[blocks]]
             if len(fresh):
                 fresh = np.unique(fresh)
-                self._read_ahead(fresh)
+                self._read_ahead(fresh, self._block)
                 self._check(self._scattered, fresh)
+        if self._from_disk:
+            self._read_ahead(rows, 1)
         into = scratch(len(rows), self.data)
         # "clip" because the default mode gathers into a second buffer first.
         return np.take(self._scattered, rows, axis=0, out=into, mode="clip")
@@ -98,9 +104,10 @@ class GuardedMatrix:
         """Rows that fit the scratch buffer."""
         return max(1, SCRATCH_BYTES // max(int(self.row_bytes), 1))
 
-    def _read_ahead(self, blocks: NDArray[np.intp]) -> None:
-        """Asks for all blocks at once, so that the disk does not get them one by one."""
-        size = self._block * self.row_bytes
+    def _read_ahead(self, blocks: NDArray[np.intp], rows: int) -> None:
+        """Asks for all blocks of so many rows at once, so that the disk does not get them one by
+        one."""
+        size = rows * self.row_bytes
         for block in blocks.tolist():
             start = self._offset + block * size
             aligned = start - start % mmap.PAGESIZE

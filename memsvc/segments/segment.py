@@ -28,13 +28,14 @@ from typing import Any, Final, NoReturn, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from memsvc.domain.manifest import FileMeta, SegmentMeta
+from memsvc.domain.manifest import COLD, FileMeta, SegmentMeta
 from memsvc.segments.arrayfile import ArrayFile
 from memsvc.segments.column_file import open_columns
 from memsvc.segments.columns import ColumnSet
 from memsvc.segments.errors import BadFile, Damage, SegmentDamaged
 from memsvc.segments.files import (
     DAMAGED_SUFFIX,
+    advise_scattered,
     check_size,
     check_whole,
     fsync_directory,
@@ -44,6 +45,7 @@ from memsvc.segments.files import (
 from memsvc.segments.graph import Graph
 from memsvc.segments.guarded import GuardedMatrix
 from memsvc.segments.postings import Postings, open_postings
+from memsvc.segments.residency import MappedFile
 from memsvc.segments.vectors import VectorRows
 
 ROWS_KIND: Final = "rows"
@@ -79,7 +81,11 @@ class Segment:
         self._rows: dict[int, VectorRows] = {}
         self._graphs: dict[int, Graph] = {}
         self._row_numbers: NDArray[np.int64] | None = None
+        self.mapped: list[MappedFile] = []
+        """The files of a cold segment; of a hot one the kernel decides what stays in memory."""
         self._open()
+        for found in self.mapped:
+            found.look()
 
     @classmethod
     def open(
@@ -110,6 +116,19 @@ class Segment:
         """Row number of each local row, int64 (count,), ascending; from whichever file that
         holds them is sound, None when none is."""
         return self._row_numbers
+
+    @property
+    def cold(self) -> bool:
+        """Whether its pages are not to be kept in memory."""
+        return self.meta.tier == COLD
+
+    def missing(self, kind: str, generation: int) -> float:
+        """Share of a file that was not in memory when it was last looked at, 0 to 1; 0 for the
+        files of a hot segment."""
+        for found in self.mapped:
+            if (found.kind, found.generation) == (kind, generation):
+                return found.missing
+        return 0.0
 
     def rows(self, generation: int) -> VectorRows | None:
         """The vectors of a generation, None when there are none."""
@@ -188,13 +207,19 @@ class Segment:
             check_size(data, file)
             opened = ArrayFile(data, file.kind, version, check_sums=self._verify)
             opened.require(**expected)
-            matrix = GuardedMatrix(opened, "vectors", scattered, on_bad)
+            matrix = GuardedMatrix(opened, "vectors", scattered, on_bad, from_disk=self.cold)
         except BadFile as error:
             self._note(file, str(error))
             return None
         if not self._verify:
             matrix.trust()
+        self._note_mapped(file, data, scattered)
         return opened, matrix
+
+    def _note_mapped(self, file: FileMeta, *maps: mmap.mmap) -> None:
+        if self.cold:
+            path = self._folder / file.name
+            self.mapped.append(MappedFile(path, file.kind, file.generation, maps))
 
     def _part(self, file: FileMeta, opener: Callable[[mmap.mmap], _Opened]) -> _Opened | None:
         """Opens a file that is checked whole."""
@@ -204,7 +229,11 @@ class Segment:
                 check_whole(data, file)
             else:
                 check_size(data, file)
-            return opener(data)
+            if self.cold:
+                advise_scattered(data)
+            found = opener(data)
+            self._note_mapped(file, data)
+            return found
         except BadFile as error:
             self._note(file, str(error))
             return None

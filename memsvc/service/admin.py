@@ -219,6 +219,7 @@ class AdminService:
                 "partitions": snapshot.count("names"),
                 "segments": snapshot.count("manifest"),
                 "segment_bytes": snapshot.segment_bytes,
+                "tiers": _tier_facts(snapshot, node),
                 "damaged_files": node.maintenance.damaged_files,
                 "rebuild": _rebuild_facts(node.rebuilds.facts()),
                 "waiting_for_erasure": snapshot.count("erasures"),
@@ -246,6 +247,23 @@ class AdminService:
             if memory_id:
                 facts["memory"] = _memory_facts(snapshot, memory_id)
         return facts
+
+
+def _tier_facts(snapshot: Snapshot, node: Node) -> dict[str, object]:
+    segments, rows, size = snapshot.cold
+    return {
+        "hot": {
+            "segments": snapshot.count("manifest") - segments,
+            "bytes": snapshot.segment_bytes - size,
+        },
+        "cold": {
+            "segments": segments,
+            "rows": rows,
+            "bytes": size,
+            "resident_bytes": node.cold_pages.resident,
+            "budget_bytes": node.cold_pages.budget,
+        },
+    }
 
 
 def _stored_ids(snapshot: Snapshot, partition: int, most: int) -> list[bytes]:
@@ -318,6 +336,7 @@ def _partition_facts(snapshot: Snapshot, tenant: str, agent: str) -> dict[str, o
             {
                 "name": s.name,
                 "rows": [s.row_lo, s.row_hi],
+                "tier": s.tier,
                 "count": s.count,
                 "position": s.position,
                 "bytes": s.size,

@@ -28,6 +28,7 @@ from memsvc.segments.build import BuildSpec, build_segment
 from memsvc.segments.check import disagreement, graph_recall
 from memsvc.segments.errors import SegmentDamaged
 from memsvc.segments.segment import Segment
+from memsvc.segments.tiers import belonging, rows_of
 from memsvc.service.snapshots.taking import take
 from memsvc.store import heads
 from memsvc.store.store import Store
@@ -66,7 +67,7 @@ class Builder:
             return self._copy(Path(job["to"]))
         if job["job"] == "check":
             old, new = (segment_from_json(json.dumps(job[key])) for key in ("old", "new"))
-            return self._check(Path(job["root"]), old, new)
+            return self._check(Path(job["root"]), old, new, job["others"])
         if job["job"] == "snapshot":
             return self._snapshot(job)
         raise ValueError(f"unknown job {job['job']!r}")
@@ -87,7 +88,11 @@ class Builder:
 
             def rows() -> Iterator[RowRecord]:
                 yield from snapshot.records(
-                    spec.partition, spec.row_lo, spec.row_hi, [g for g, _ in spec.generations]
+                    spec.partition,
+                    spec.row_lo,
+                    spec.row_hi,
+                    [g for g, _ in spec.generations],
+                    belonging(spec, root),
                 )
                 # The graph is made from the rows file, and a throttled one takes long: the
                 # database would grow as long as this snapshot keeps old pages.
@@ -104,14 +109,15 @@ class Builder:
             )
         return json.loads(meta.to_json())
 
-    def _check(self, root: Path, old: SegmentMeta, new: SegmentMeta) -> object:
+    def _check(self, root: Path, old: SegmentMeta, new: SegmentMeta, others: list[str]) -> object:
         """Compares a segment with the one it is to replace and with the records: what is
         wrong with its rows ("" = nothing), and by generation what the graphs find of what is
         there, 0 to 1 or null without a graph."""
         before, after = Segment.open(root, old), Segment.open(root, new, analyzer=ANALYZER_VERSION)
         with self.opened() as store, store.read() as snapshot:
             live = snapshot.current_rows(old.partition, old.row_lo, old.row_hi)
-        problem = disagreement(before, after, live)
+        elsewhere = [rows for name in others if (rows := rows_of(root, name)) is not None]
+        problem = disagreement(before, after, live, elsewhere)
         recalls = []
         if not problem:
             for generation in sorted({f.generation for f in new.files if f.kind == "graph"}):

@@ -52,6 +52,7 @@ def index_settings(settings: Settings) -> IndexSettings:
         indexed=indexed(settings),
         seal_rows=settings.storage.seal_rows,
         build_share=index.build_share,
+        cold_after_ms=settings.lifecycle.cold_archive_after_days * DAY_MS,
     )
 
 

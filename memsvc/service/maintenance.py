@@ -16,19 +16,21 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from memsvc.domain import merging
-from memsvc.domain.manifest import SegmentMeta
+from memsvc.domain import merging, tiering
+from memsvc.domain.manifest import COLD, HOT, SegmentMeta
 from memsvc.domain.merging import Job, Sealed
 from memsvc.segments.errors import Damage
 from memsvc.service.builder import Builder, BuilderFailed
+from memsvc.service.census import Standing, take_census
 from memsvc.service.compaction import CompactionFailed, compact
 from memsvc.service.damage import Damages
-from memsvc.service.search.registry import Views
+from memsvc.service.search.registry import Views, partition_dir
 from memsvc.service.segment_builds import Generations, IndexSettings, SegmentBuilds
 from memsvc.service.workqueue import COMPACT, LANES, Wish, WorkQueue
 from memsvc.store.keys import Partition, name_key
 from memsvc.store.snapshot import Snapshot
 from memsvc.store.store import Store
+from memsvc.store.write_txn import WriteTxn
 from memsvc.store.writer import Writer
 
 log = logging.getLogger(__name__)
@@ -229,6 +231,7 @@ class Maintenance:
         """Does the jobs of a partition until it is in order."""
         while not self._stopping:
             wish, sealing = self._queue.wish(number)
+            gone: list[int] = []
             with self._store.read() as snapshot:
                 partition = snapshot.partition_number(number)
                 if partition is None:
@@ -237,14 +240,19 @@ class Maintenance:
                     least = wish.seal_min_rows or self.settings.seal_rows
                     job = merging.seal(partition.sealed_row, partition.next_row, least)
                 else:
-                    sealed = self._sealed(snapshot, number, wish)
-                    job = merging.rewrite(sealed) or merging.merge(sealed)
-                    if job is None and wish.merge_all:
-                        job = merging.merge_all(sealed)
+                    metas = snapshot.segments(number)
+                    standing = self._standing(snapshot, partition, metas, wish)
+                    job = self._merge_job(snapshot, number, metas, wish, standing)
+                    if standing is not None:
+                        # A swap cannot tell where segments of two tiers have the same range.
+                        erased = (row for _, row, _, _ in snapshot.erasures_of(number))
+                        gone = [row for row in erased if not standing.anywhere(row)]
                 generations = tuple((g.number, g.dimension) for g in snapshot.generations())
                 crowded = lane == "seal" and (
                     snapshot.count_changes(number, partition.pruned, CHANGES_MAX) >= CHANGES_MAX
                 )
+            if gone:
+                self._strike_erasures(number, gone, partition.manifest)
             if crowded:
                 # Segments that are older than the changes keep them (see swap_segments).
                 self._prune(number, partition.position)
@@ -259,24 +267,84 @@ class Maintenance:
     def _prune(self, number: int, upto: int) -> None:
         self._writer.run(lambda txn: txn.prune_changes(number, upto))
 
-    def _sealed(self, snapshot: Snapshot, number: int, wish: Wish) -> list[Sealed]:
+    def _strike_erasures(self, number: int, rows: list[int], manifest: int) -> None:
+        """Strikes off what no segment has, as of a version of the manifest."""
+
+        def decide(txn: WriteTxn) -> None:
+            partition = txn.partition_number(number)
+            # A segment that came meanwhile may hold them, and has noted it.
+            if partition is not None and partition.manifest == manifest:
+                txn.strike_erasures(number, rows)
+
+        self._writer.run(decide)
+
+    def _merge_job(
+        self,
+        snapshot: Snapshot,
+        number: int,
+        metas: list[SegmentMeta],
+        wish: Wish,
+        standing: Standing | None,
+    ) -> Job | None:
+        """What the merge lane does next in a partition."""
+        sealed = self._sealed(snapshot, number, metas, wish, standing)
+        job = None
+        if standing is not None and wish.merge_all:
+            # Before anything is written anew for another reason, to do it once.
+            job = tiering.plan(standing.census, sealed)
+        hot, cold = (tiering.of_tier(sealed, tier) for tier in (HOT, COLD))
+        most = merging.MAX_SEGMENTS - min(len(cold), tiering.COLD_SEGMENTS)
+        job = (
+            job
+            or merging.rewrite(sealed)
+            or merging.merge(hot, most)
+            or merging.merge(cold, tiering.COLD_SEGMENTS)
+        )
+        if job is None and wish.merge_all and standing is None:
+            job = merging.merge_all(sealed)
+        return job
+
+    def _standing(
+        self, snapshot: Snapshot, partition: Partition, metas: list[SegmentMeta], wish: Wish
+    ) -> Standing | None:
+        """Where the rows are, None when there is one tier and it is to stay so."""
+        cold_before = self.builds.cold_before(self._clock())
+        tiered = any(meta.tier == COLD for meta in metas)
+        if not metas or not (tiered or (wish.merge_all and cold_before)):
+            return None
+        root = partition_dir(self._store.data_dir, partition.number)
+        return take_census(snapshot, root, metas, partition.sealed_row, cold_before)
+
+    def _sealed(
+        self,
+        snapshot: Snapshot,
+        number: int,
+        metas: list[SegmentMeta],
+        wish: Wish,
+        standing: Standing | None,
+    ) -> list[Sealed]:
         """The segments as the policy sees them."""
         erased = [
             row
             for _partition, row, _position, time_ms in snapshot.erasures_of(number)
             if wish.purge or time_ms <= self._clock() - self._purge_delay_ms()
         ]
+
+        def holds(meta: SegmentMeta, row: int) -> bool:
+            return meta.row_lo <= row < meta.row_hi
+
+        if standing is not None:
+            holds = standing.holds
         found = []
-        for meta in snapshot.segments(number):
-            must = self.damages.of(number, meta.name) or any(
-                meta.row_lo <= row < meta.row_hi for row in erased
-            )
+        for meta in metas:
+            must = self.damages.of(number, meta.name) or any(holds(meta, row) for row in erased)
             changes = snapshot.count_changes(number, meta.position, CHANGES_MAX + 1)
-            dead = (
-                meta.count - snapshot.count_current(number, meta.row_lo, meta.row_hi)
-                if (changes)
-                else 0
-            )
+            if standing is not None:
+                dead = standing.dead(meta)
+            elif changes:
+                dead = meta.count - snapshot.count_current(number, meta.row_lo, meta.row_hi)
+            else:
+                dead = 0
             found.append(
                 Sealed(
                     meta.name,
@@ -285,6 +353,7 @@ class Maintenance:
                     meta.count,
                     max(0, dead),
                     must or changes > CHANGES_MAX,
+                    meta.tier,
                 )
             )
         return found
@@ -294,7 +363,7 @@ class Maintenance:
         share = self.settings.build_share if job.calmly else 1.0
         spec = self.builds.spec(number, job, generations, share)
         meta = self.builds.build(self._builders[lane], spec, idle=job.calmly)
-        if not self.builds.swap(number, job.replaces, meta):
+        if not self.builds.swap(number, job.replaces, meta, relies=spec.others):
             return
         self._on_built(True)
         log.info(

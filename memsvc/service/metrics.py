@@ -80,6 +80,11 @@ class NodeReadings:
     store_bytes: int | None = None
     store_max_bytes: int | None = None
     index_segment_bytes: int | None = None
+    cold_segments: int | None = None
+    cold_rows: int | None = None
+    cold_bytes: int | None = None
+    cold_resident_bytes: int | None = None
+    cold_budget_bytes: int | None = None
     index_tail_bytes: int | None = None
     index_budget_bytes: int | None = None
     builder_running: int | None = None
@@ -109,6 +114,14 @@ _READINGS: Final = {
     "store_bytes": ("memsvc_store_bytes", "Accounted bytes of records and vectors"),
     "store_max_bytes": ("memsvc_store_max_bytes", "storage.max_bytes, 0 = unlimited"),
     "index_segment_bytes": ("memsvc_index_segment_bytes", "Bytes of mapped segment files"),
+    "cold_segments": ("memsvc_cold_segments", "Sealed segments of the cold tier"),
+    "cold_rows": ("memsvc_cold_rows", "Rows in cold segments, as of when these were built"),
+    "cold_bytes": ("memsvc_cold_bytes", "Bytes of the files of cold segments"),
+    "cold_resident_bytes": (
+        "memsvc_cold_resident_bytes",
+        "Of these, bytes in memory, of segments that are in use",
+    ),
+    "cold_budget_bytes": ("memsvc_cold_budget_bytes", "storage.cold_budget_bytes"),
     "index_tail_bytes": ("memsvc_index_tail_bytes", "Memory held by loaded tails"),
     "index_budget_bytes": ("memsvc_index_budget_bytes", "storage.tail_budget_bytes"),
     "builder_running": ("memsvc_builder_jobs_running", "Builder jobs that run"),
@@ -274,6 +287,12 @@ class Metrics:
         self._forgotten = self._counter(
             "memsvc_forgotten_memories", "Memories changed by Forget", ("mode",)
         )
+        self._tiers = self._histogram(
+            "memsvc_tier_search_duration_seconds",
+            "Time that a search by vector spent in the segments of a tier",
+            CALL_BUCKETS,
+            ("tier",),
+        )
         self._importance = self._histogram(
             "memsvc_importance",
             "Importance of new memories",
@@ -386,6 +405,10 @@ class Metrics:
             self._recalls.labels(answer.mode.name).inc()
             if not hits:
                 self._empty.labels(answer.mode.name).inc()
+
+    def searched(self, tier: str, seconds: float) -> None:
+        """What a search by vector spent in a tier."""
+        self._tiers.labels(tier).observe(seconds)
 
     def forgot(self, request: ForgetRequest, answer: ForgetAnswer) -> None:
         """An answered Forget."""

@@ -53,6 +53,7 @@ from memsvc.service.rebuild import Rebuilds
 from memsvc.service.recalls import RecallBuffer, Recalls
 from memsvc.service.reserve import DiskReserve
 from memsvc.service.schedule import Schedule
+from memsvc.service.search.cold_pages import ColdPages
 from memsvc.service.search.costs import CostBook
 from memsvc.service.search.registry import Views
 from memsvc.service.search.searcher import Searcher
@@ -209,6 +210,8 @@ class Node:
         self.views.on_damage = self.maintenance.on_damage
         self.costs = measure_costs()
         self.searcher = Searcher(self.views, search_settings(settings), CostBook(self.costs))
+        self.searcher.on_searched = self.metrics.searched
+        self.cold_pages = ColdPages(self.views, settings.storage.cold_budget_bytes)
         self.memory = MemoryService(
             self.store,
             self.writer,
@@ -237,6 +240,7 @@ class Node:
         self.memory.settings = call_settings(settings)
         self.searcher.settings = search_settings(settings)
         self.views.budget = tail_budget(settings)
+        self.cold_pages.budget = settings.storage.cold_budget_bytes
         self.writer.queue_max = settings.storage.write_queue_max
         builds, fresh = self.maintenance.builds, index_settings(settings)
         builds.settings, before = with_reloaded(builds.settings, fresh), builds.settings
@@ -331,6 +335,7 @@ class Node:
         self.reserve.check()
         self.store.reader_check()
         self.bootstraps.tick()
+        self.cold_pages.tick()
         self.sweep()
         now, delay = self.clock(), self._purge_delay_ms()
         self._erasures.look(now, delay)
@@ -459,6 +464,7 @@ class Node:
         with self.store.read() as snapshot:
             epoch = snapshot.epoch
             position = format_position(snapshot.store_id, epoch, snapshot.position)
+            cold_segments, cold_rows, cold_bytes = snapshot.cold
             facts = StoreFacts(
                 memories=snapshot.memories,
                 partitions=snapshot.count("names"),
@@ -470,6 +476,10 @@ class Node:
                 dtype=self.settings.index.dtype,
                 segment_bytes=snapshot.segment_bytes,
                 damaged_files=self.maintenance.damaged_files,
+                cold_segments=cold_segments,
+                cold_rows=cold_rows,
+                cold_bytes=cold_bytes,
+                cold_resident_bytes=self.cold_pages.resident,
             )
         return HealthAnswer(
             ready=self._ready and not self._displaced,
@@ -502,6 +512,11 @@ class Node:
             store_bytes=health.store.bytes,
             store_max_bytes=health.store.max_bytes,
             index_segment_bytes=health.store.segment_bytes,
+            cold_segments=health.store.cold_segments,
+            cold_rows=health.store.cold_rows,
+            cold_bytes=health.store.cold_bytes,
+            cold_resident_bytes=health.store.cold_resident_bytes,
+            cold_budget_bytes=self.cold_pages.budget,
             index_tail_bytes=self.views.nbytes,
             index_budget_bytes=self.settings.storage.tail_budget_bytes,
             builder_running=self.maintenance.running,

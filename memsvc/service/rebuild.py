@@ -318,11 +318,11 @@ class Rebuilds:
             return step.ended(StepState.GONE)
         old = metas[0]
         began = time.monotonic()
-        job = Job(old.row_lo, old.row_hi, (old.name,), "rebuild", calmly=True)
+        job = Job(old.row_lo, old.row_hi, (old.name,), "rebuild", calmly=True, tier=old.tier)
         spec = self._builds.spec(step.partition, job, generations, self.settings.share)
         new = self._builds.build(self._builder, spec, idle=True, progress=self._progressed)
         try:
-            problem = self._problem(old, new)
+            problem = self._problem(old, new, spec.others)
         except BuilderFailed:
             self._builds.discard(new)
             raise
@@ -338,6 +338,7 @@ class Rebuilds:
             step.partition,
             job.replaces,
             new,
+            relies=spec.others,
             keep_ms=min(self.settings.keep_ms, self._purge_delay_ms()),
             also=lambda txn: txn.keep(step_name(done), done.to_json()),
         ):
@@ -355,14 +356,16 @@ class Rebuilds:
     def _progressed(self, share: float) -> None:
         self._share = share
 
-    def _problem(self, old: SegmentMeta, new: SegmentMeta) -> str:
-        """Why the new segment must not be taken, "" when it may."""
+    def _problem(self, old: SegmentMeta, new: SegmentMeta, others: tuple[str, ...]) -> str:
+        """Why the new segment must not be taken, "" when it may. ``others``: segments of the
+        other tier, whose rows it may have or lack."""
         found = self._builder.run(
             {
                 "job": "check",
                 "root": str(partition_dir(self._store.data_dir, new.partition)),
                 "old": json.loads(old.to_json()),
                 "new": json.loads(new.to_json()),
+                "others": others,
             },
             idle=True,
         )

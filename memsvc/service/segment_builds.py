@@ -42,7 +42,8 @@ until when (UTC ms)."""
 
 @dataclass(frozen=True, slots=True)
 class IndexSettings:
-    """What segments are built with (index.* and storage.seal_rows)."""
+    """What segments are built with (index.*, storage.seal_rows, and
+    lifecycle.cold_archive_after_days in ms, 0 = nothing becomes cold)."""
 
     dtype: str
     m: int
@@ -51,6 +52,7 @@ class IndexSettings:
     seal_rows: int
     build_share: float = 1.0
     graph_min_rows: int = GRAPH_MIN_ROWS
+    cold_after_ms: int = 0
 
     @property
     def graph(self) -> GraphSettings:
@@ -83,9 +85,15 @@ class SegmentBuilds:
 
     def spec(self, number: int, job: Job, generations: Generations, share: float) -> BuildSpec:
         """What to build for a job, with the settings of now, busy for ``share`` of the time."""
-        s = self.settings
+        s, now = self.settings, self._clock()
+        with self._store.read() as snapshot:
+            others = tuple(
+                meta.name
+                for meta in snapshot.segments(number)
+                if meta.tier != job.tier and meta.row_lo < job.row_hi and job.row_lo < meta.row_hi
+            )
         return BuildSpec(
-            name=f"{job.row_lo:012x}-{job.row_hi:012x}-{self._clock():x}-{next(self._given)}",
+            name=f"{job.row_lo:012x}-{job.row_hi:012x}-{now:x}-{next(self._given)}",
             partition=number,
             row_lo=job.row_lo,
             row_hi=job.row_hi,
@@ -98,7 +106,14 @@ class SegmentBuilds:
             indexed=s.indexed,
             throttle=share,
             analyzer=ANALYZER_VERSION,
+            tier=job.tier,
+            cold_before=self.cold_before(now),
+            others=others,
         )
+
+    def cold_before(self, now: int) -> int:
+        """What was last used before this time is cold: UTC ms, 0 = nothing is."""
+        return max(0, now - self.settings.cold_after_ms) if self.settings.cold_after_ms else 0
 
     def estimate(self, rows: int, generations: Generations) -> int:
         """About how many bytes a segment of so many rows takes, rather too many."""
@@ -144,17 +159,19 @@ class SegmentBuilds:
         replaces: tuple[str, ...],
         meta: SegmentMeta,
         *,
+        relies: tuple[str, ...] = (),
         keep_ms: int = 0,
         also: Callable[[WriteTxn], None] = lambda _txn: None,
     ) -> bool:
         """Makes a segment answer in place of others, in one transaction with ``also``. The old
         files are removed, after ``keep_ms`` if they hold nothing that is to be erased. False,
-        and nothing is changed but the new files removed, when one of the others has gone."""
+        and nothing is changed but the new files removed, when one of the others has gone, or of
+        those on which it ``relies`` to have the rows that it leaves out."""
 
         def decide(txn: WriteTxn) -> bool:
             # The swap strikes off what the new segment is rid of; the old one is not.
             erasing = any(meta.row_lo <= e[1] < meta.row_hi for e in txn.erasures_of(number))
-            if not txn.swap_segments(number, replaces, meta):
+            if not txn.swap_segments(number, replaces, meta, relies):
                 return False
             if keep_ms > 0 and not erasing:
                 for name in replaces:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, Generic, NamedTuple, TypeVar
 
 import lmdb
@@ -92,6 +92,15 @@ class Snapshot:
     def segment_bytes(self) -> int:
         """Bytes of segment files."""
         return self._meta_int(b"segment_bytes")
+
+    @property
+    def cold(self) -> tuple[int, int, int]:
+        """Cold segments, their rows when they were built, and their bytes."""
+        return (
+            self._meta_int(b"cold_segments"),
+            self._meta_int(b"cold_rows"),
+            self._meta_int(b"cold_bytes"),
+        )
 
     @property
     def dirty_since(self) -> int:
@@ -243,20 +252,28 @@ class Snapshot:
                 yield row, value
 
     def records(
-        self, partition: int, lo: int, hi: int, generations: Iterable[int]
+        self,
+        partition: int,
+        lo: int,
+        hi: int,
+        generations: Iterable[int],
+        wanted: Callable[[int, State], bool] = lambda _row, _state: True,
     ) -> Iterator[RowRecord]:
-        """Current rows of [lo, hi) that still have their payload, in order."""
+        """Current rows of [lo, hi) that still have their payload, in order; those that are
+        ``wanted``."""
         readers = {g: _Peekable(self.vector_range(g, partition, lo, hi)) for g in generations}
         texts = _Peekable(self.text_range(partition, lo, hi))
         for row, value in self._range("states", keys.row_key(partition, lo), partition, hi):
             state = unpack_state(value)
+            if not state.current or not wanted(row, state):
+                continue
             text = texts.take(row)
             vectors = {}
             for g, reader in readers.items():
                 data = reader.take(row)
                 if data is not None:
                     vectors[g] = np.frombuffer(data, np.float32)
-            if state.current and text is not None:
+            if text is not None:
                 yield RowRecord(row, state, text.head, text.content, vectors)
 
     def changes(self, partition: int, after: int) -> Iterator[Change]:

@@ -10,7 +10,7 @@ import lmdb
 
 from memsvc.domain.errors import FailedPrecondition
 from memsvc.domain.log import Action, Entry
-from memsvc.domain.manifest import SegmentMeta
+from memsvc.domain.manifest import COLD, SegmentMeta
 from memsvc.domain.records import FLAG_ERASED
 from memsvc.store import keys
 from memsvc.store.apply import Applier
@@ -20,6 +20,10 @@ from memsvc.store.snapshot import LOCAL, Snapshot
 
 UNSETTLED: Final = b"unsettled"
 """Name in ``meta`` of the mark of a lazy writer that has not stopped in order."""
+
+
+def _size(segments: Iterable[SegmentMeta]) -> int:
+    return sum(s.size for s in segments)
 
 
 class Diverged(Exception):
@@ -117,12 +121,19 @@ class WriteTxn(Snapshot):
             self._txn.delete(key[8:], db=self._t["requests"])
             self._txn.delete(key, db=self._t["request_times"])
 
-    def swap_segments(self, partition: int, remove: Iterable[str], add: SegmentMeta | None) -> bool:
+    def swap_segments(
+        self,
+        partition: int,
+        remove: Iterable[str],
+        add: SegmentMeta | None,
+        relies: Iterable[str] = (),
+    ) -> bool:
         """Makes a new segment answer in place of others, in one step.
 
-        Returns False, and changes nothing, when one of ``remove`` is no longer there, or
-        when changes that the new segment has not seen are no longer kept (another segment
-        was swapped in while it was built). Erasures that it has carried out are struck off,
+        Returns False, and changes nothing, when one of ``remove``, or of those that the new
+        segment ``relies`` on, is no longer there, or when changes that it has not seen are no
+        longer kept (another segment was swapped in while it was built). Erasures that it has
+        carried out are struck off, unless an older segment of the other tier may hold the row,
         those that came while it was built are noted, and changes that every segment of the
         partition has seen are dropped.
         """
@@ -130,7 +141,7 @@ class WriteTxn(Snapshot):
         prefix = partition.to_bytes(4, "big")
         present = {s.name: s for s in self.segments(partition)}
         gone = list(remove)
-        if any(name not in present for name in gone):
+        if any(name not in present for name in (*gone, *relies)):
             return False
         if add is not None and add.position < record.pruned:
             return False
@@ -140,13 +151,13 @@ class WriteTxn(Snapshot):
         if add is not None:
             present[add.name] = add
             self._txn.put(prefix + add.name.encode(), add.to_json(), db=self._t["manifest"])
-            self._strike_erasures(add)
+            self._strike_erasures(add, [s for s in present.values() if s.tier != add.tier])
             self._note_erasures(add)
             record.sealed_row = max(record.sealed_row, add.row_hi)
         record.manifest += 1
         if present:
             self._prune_changes(record, min(s.position for s in present.values()))
-        self._count_bytes((add.size if add else 0) - sum(s.size for s in removed))
+        self._count_segments([add] if add else [], removed)
         self._store(record)
         return True
 
@@ -157,9 +168,17 @@ class WriteTxn(Snapshot):
         self._prune_changes(record, min([upto, *(s.position for s in segments)]))
         self._store(record)
 
-    def _count_bytes(self, size: int) -> None:
-        total = self._meta_int(b"segment_bytes") + size
-        self._txn.put(b"segment_bytes", keys.U64.pack(max(0, total)), db=self._t["meta"])
+    def _count_segments(self, added: list[SegmentMeta], removed: list[SegmentMeta]) -> None:
+        cold = [s for s in added if s.tier == COLD], [s for s in removed if s.tier == COLD]
+        for name, grown in (
+            (b"segment_bytes", _size(added) - _size(removed)),
+            (b"cold_bytes", _size(cold[0]) - _size(cold[1])),
+            (b"cold_rows", sum(s.count for s in cold[0]) - sum(s.count for s in cold[1])),
+            (b"cold_segments", len(cold[0]) - len(cold[1])),
+        ):
+            if grown:
+                total = max(0, self._meta_int(name) + grown)
+                self._txn.put(name, keys.U64.pack(total), db=self._t["meta"])
 
     def _local(self, partition: int) -> Partition:
         # The applier may hold a newer copy than the table.
@@ -183,14 +202,19 @@ class WriteTxn(Snapshot):
             # The last change that is gone: a view that has seen it lacks nothing.
             record.pruned = keys.CHANGE.unpack(found[-1])[1]
 
-    def _strike_erasures(self, segment: SegmentMeta) -> None:
+    def _strike_erasures(self, segment: SegmentMeta, others: list[SegmentMeta]) -> None:
         start = keys.row_key(segment.partition, segment.row_lo)
-        found = [
-            keys.row_key(segment.partition, row)
-            for row, value in self._range("erasures", start, segment.partition, segment.row_hi)
-            if keys.TENANT_VALUE.unpack(value)[0] <= segment.position
-        ]
-        self.drop("erasures", found)
+        found = []
+        for row, value in self._range("erasures", start, segment.partition, segment.row_hi):
+            position = keys.TENANT_VALUE.unpack(value)[0]
+            held = any(s.row_lo <= row < s.row_hi and s.position < position for s in others)
+            if position <= segment.position and not held:
+                found.append(row)
+        self.strike_erasures(segment.partition, found)
+
+    def strike_erasures(self, partition: int, rows: Iterable[int]) -> None:
+        """Says that no segment holds these erased rows any more."""
+        self.drop("erasures", (keys.row_key(partition, row) for row in rows))
 
     def _note_erasures(self, segment: SegmentMeta) -> None:
         """Rows that were erased after the builder had read them are in its files."""

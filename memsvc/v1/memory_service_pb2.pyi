@@ -1248,6 +1248,10 @@ class StoreFacts(_message.Message):
     DTYPE_FIELD_NUMBER: _builtins.int
     SEGMENT_BYTES_FIELD_NUMBER: _builtins.int
     DAMAGED_FILES_FIELD_NUMBER: _builtins.int
+    COLD_SEGMENTS_FIELD_NUMBER: _builtins.int
+    COLD_ROWS_FIELD_NUMBER: _builtins.int
+    COLD_BYTES_FIELD_NUMBER: _builtins.int
+    COLD_RESIDENT_BYTES_FIELD_NUMBER: _builtins.int
     memories: _builtins.int
     """Memories that are stored and not forgotten."""
     partitions: _builtins.int
@@ -1268,6 +1272,14 @@ class StoreFacts(_message.Message):
     """Bytes of segment files."""
     damaged_files: _builtins.int
     """Segment files set aside as damaged and not yet rebuilt."""
+    cold_segments: _builtins.int
+    """Sealed segments of the cold tier (lifecycle.cold_archive_after_days)."""
+    cold_rows: _builtins.int
+    """Rows in them, as of when they were built."""
+    cold_bytes: _builtins.int
+    """Bytes of their files."""
+    cold_resident_bytes: _builtins.int
+    """Of these, bytes in memory, of segments that are in use."""
     def __init__(
         self,
         *,
@@ -1281,10 +1293,14 @@ class StoreFacts(_message.Message):
         dtype: _builtins.str = ...,
         segment_bytes: _builtins.int = ...,
         damaged_files: _builtins.int = ...,
+        cold_segments: _builtins.int = ...,
+        cold_rows: _builtins.int = ...,
+        cold_bytes: _builtins.int = ...,
+        cold_resident_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "damaged_files", b"damaged_files", "dimension", b"dimension", "dtype", b"dtype", "embedding", b"embedding", "max_bytes", b"max_bytes", "memories", b"memories", "partitions", b"partitions", "segment_bytes", b"segment_bytes", "segments", b"segments"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "cold_bytes", b"cold_bytes", "cold_resident_bytes", b"cold_resident_bytes", "cold_rows", b"cold_rows", "cold_segments", b"cold_segments", "damaged_files", b"damaged_files", "dimension", b"dimension", "dtype", b"dtype", "embedding", b"embedding", "max_bytes", b"max_bytes", "memories", b"memories", "partitions", b"partitions", "segment_bytes", b"segment_bytes", "segments", b"segments"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

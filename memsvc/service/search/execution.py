@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import Executor
 from typing import Any, Final
 
@@ -58,6 +59,8 @@ class Execution:
         self._scopes: list[Scope] = []
         self.explain: list[ExplainPart] | None = [] if plan.request.include.explain else None
         self.lost = False
+        self.seconds: dict[str, float] = {}
+        """Time that searching by vector took, by tier."""
         self._room = Room(settings.max_answer_bytes)
         # Of opposite vectors rounding may make a cosine just below -1, and -1 is for "all".
         self._least = plan.min_score if plan.min_score > -1.0 else ANY
@@ -160,7 +163,10 @@ class Execution:
             if searcher is not None:
                 # What words find is exempt from any bar, and brings vectors of its own.
                 floor, known = (bar.floor, bar.known) if words is None else (ANY, False)
+                began = time.perf_counter()
                 result = searcher.search(part, scope, wanted, plan.ef, floor, known=known)
+                spent = self.seconds.get(part.tier, 0.0) + time.perf_counter() - began
+                self.seconds[part.tier] = spent
                 local, sims = result.local, result.sims
                 self.lost = self.lost or result.lost
             if words is None:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from memsvc.domain.manifest import HOT
 from memsvc.domain.records import State
 from memsvc.segments.columns import ColumnBuilder, ColumnSet, Indexed
 from memsvc.segments.graph import Graph
@@ -121,6 +122,11 @@ class Part:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    @property
+    def tier(self) -> str:
+        """Whether it is kept in memory: HOT, or COLD."""
+        return HOT if self.segment is None else self.segment.meta.tier
 
     def vectors(self, generation: int) -> VectorRows | None:
         """Exact vectors from segment files."""

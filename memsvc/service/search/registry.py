@@ -15,6 +15,7 @@ from memsvc.domain.errors import Unavailable
 from memsvc.domain.manifest import SegmentMeta
 from memsvc.segments.columns import Indexed
 from memsvc.segments.errors import FilesUnavailable
+from memsvc.segments.residency import MappedFile
 from memsvc.service.search.view import (
     OnDamage,
     PartitionHolder,
@@ -157,6 +158,12 @@ class Views:
         finally:
             holder.prepare([])  # what was opened and not needed after all
         self._account(number, holder)
+
+    def cold_files(self) -> list[list[MappedFile]]:
+        """The open files of cold segments, by partition, that used longest ago first."""
+        with self._lock:
+            holders = list(self._holders.values())
+        return [files for holder in holders if (files := holder.cold_files)]
 
     def clear(self) -> None:
         """Lets go of everything."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Final
@@ -42,6 +43,8 @@ class Searcher:
         cores = -(-_cores() // processes)
         self._slots = Slots(cores + SLOTS_MORE, each=cores)
         self._beside = ThreadPoolExecutor(BESIDE_THREADS, "memsvc-search")
+        self.on_searched: Callable[[str, float], None] = lambda _tier, _seconds: None
+        """Told of each search by vector how long each tier took; set once."""
 
     def close(self) -> None:
         """Ends the threads; to be called when no query runs."""
@@ -96,6 +99,8 @@ class Searcher:
                 lists, token = execution.run()
             except OutOfTime:
                 return empty_answer(plan, position, TOO_LATE)
+        for tier, seconds in execution.seconds.items():
+            self.on_searched(tier, seconds)
         degraded = plan.degraded
         if execution.lost and degraded.level < DegradedLevel.NO_VECTORS:
             degraded = Degraded(DegradedLevel.NO_VECTORS, "SEGMENT_DAMAGED")

@@ -17,9 +17,10 @@ from memsvc.segments.errors import SegmentDamaged
 from memsvc.segments.graph import Graph
 from memsvc.segments.quantise import quantise_one
 from memsvc.segments.rescore import ANY, through_copy
+from memsvc.segments.segment import Segment
 from memsvc.segments.topk import best
 from memsvc.segments.vectors import VectorRows
-from memsvc.service.search.costs import CostBook, SegmentCosts
+from memsvc.service.search.costs import CostBook, Missing, SegmentCosts
 from memsvc.service.search.extra import Rough
 from memsvc.service.search.parts import Part
 from memsvc.service.search.scope import Scope
@@ -112,6 +113,12 @@ def broader(sims: Sims) -> float:
     spread = (log(squares[-1]) - sum(map(log, squares)) / len(squares)) / 2
     share = BROADER_MOST if spread <= 0 else 1 / (spread * BROADER_EACH)
     return min(share, BROADER_MOST) if share >= BROADER_LEAST else 1.0
+
+
+def _missing(segment: Segment, generation: int) -> Missing | None:
+    if not segment.cold:
+        return None
+    return Missing(*(segment.missing(kind, generation) for kind in ("rows", "scan", "graph")))
 
 
 class VectorSearch:
@@ -223,7 +230,7 @@ class VectorSearch:
             return nothing, "none", "no row that passes has a vector"
         lost = graph is None and part.segment.meta.file("graph", self._generation) is not None
         if graph is not None:
-            costs = self._book.of(vectors, graph)
+            costs = self._book.of(vectors, graph, _missing(part.segment, self._generation))
             local, why = None, f"few reach {floor:.3f}"
             breadth = max(GLANCE_LEAST, int(GLANCE_SHARE * ef))
             if known and ef > breadth and 2 * matching > graph.vectors:

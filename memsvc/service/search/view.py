@@ -14,12 +14,14 @@ from pathlib import Path
 
 import numpy as np
 
-from memsvc.domain.manifest import SegmentMeta
+from memsvc.domain.manifest import COLD, SegmentMeta
+from memsvc.domain.records import STATE_DTYPE
 from memsvc.segments.columns import Indexed
 from memsvc.segments.errors import Damage
+from memsvc.segments.residency import MappedFile
 from memsvc.segments.segment import Segment
 from memsvc.service.search.extra import ExtraBuilder
-from memsvc.service.search.mutable import from_states
+from memsvc.service.search.mutable import Mask, from_states
 from memsvc.service.search.parts import Index, Part, TailBuilder, TailFacets, changed_rows
 from memsvc.store.keys import Partition
 from memsvc.store.snapshot import Change, Snapshot
@@ -42,11 +44,13 @@ class PartitionView:
 
 @dataclass(slots=True)
 class _Sealed:
-    """An open segment and its late vectors."""
+    """An open segment and its late vectors. Of a cold one: which of its rows a hot segment has
+    too, which then answers for them; bool (n,), None for none."""
 
     meta: SegmentMeta
     part: Part
     late: dict[int, ExtraBuilder]
+    elsewhere: Mask | None = None
 
 
 class PartitionHolder:
@@ -73,6 +77,7 @@ class PartitionHolder:
         self._ready: dict[str, Segment] = {}
         self._next_facets: TailFacets | None = None
         self._sealed_bytes = self._descriptors = 0
+        self._cold_files: list[MappedFile] = []
 
     @property
     def nbytes(self) -> int:
@@ -83,6 +88,11 @@ class PartitionHolder:
     def descriptors(self) -> int:
         """File descriptors of the open segments, as of the last refresh."""
         return self._descriptors
+
+    @property
+    def cold_files(self) -> list[MappedFile]:
+        """The files of its cold segments, as of the last refresh."""
+        return self._cold_files
 
     def prepare(self, metas: list[SegmentMeta]) -> None:
         """Opens segments that the next refresh will need, while queries go on with the view
@@ -124,7 +134,9 @@ class PartitionHolder:
             self._refresh(snapshot, partition, view)
             self._count()
             assert self._tail is not None
-            parts = [s.part for s in self._sealed.values()]
+            # What is warm comes first: how near its best rows are spares much of what is cold.
+            parts = [s.part for s in self._sealed.values() if s.meta.tier != COLD]
+            parts += [s.part for s in self._sealed.values() if s.meta.tier == COLD]
             if len(self._tail.part):
                 parts.append(self._tail.part)
             self._view = PartitionView(partition, tuple(parts))
@@ -136,7 +148,9 @@ class PartitionHolder:
             s.part.mutable.nbytes + s.part.rows.nbytes + sum(b.nbytes for b in s.late.values())
             for s in sealed
         )
-        self._descriptors = sum(s.part.segment.descriptors for s in sealed if s.part.segment)
+        segments = [s.part.segment for s in sealed if s.part.segment]
+        self._descriptors = sum(segment.descriptors for segment in segments)
+        self._cold_files = [file for segment in segments for file in segment.mapped]
 
     # -- becoming current --------------------------------------------------------------
 
@@ -177,6 +191,7 @@ class PartitionHolder:
             if meta.name in opened:
                 after = list(snapshot.changes(self._number, meta.position))
             self._apply(snapshot, sealed, after)
+        self._divide(snapshot, kept)
         self._sealed, self._ready = kept, {}
         if self._tail is not None and seen is not None:
             self._change_tail(snapshot, changes)
@@ -193,6 +208,22 @@ class PartitionHolder:
             self._next_facets = None
         # Late vectors of tail rows stand in the same table as the others.
         self._tail.grow(snapshot, partition.next_row)
+
+    def _divide(self, snapshot: Snapshot, kept: dict[str, _Sealed]) -> None:
+        """Has each row that is in two tiers answered for by the hot one."""
+        hot = [s.part.rows for s in kept.values() if s.meta.tier != COLD]
+        hot_rows = np.concatenate([np.empty(0, np.int64), *hot])
+        for sealed in kept.values():
+            if sealed.meta.tier != COLD:
+                continue
+            part, before = sealed.part, sealed.elsewhere
+            now = np.isin(part.rows, hot_rows, assume_unique=True)
+            local = np.flatnonzero(now if before is None else now != before)
+            sealed.elsewhere = now
+            if len(local):
+                states = snapshot.raw_states(self._number, part.rows[local].tolist()).copy()
+                states[now[local]] = np.zeros((), STATE_DTYPE)  # which is not current
+                sealed.part = replace(part, mutable=part.mutable.updated(local, states))
 
     def _opened(self, snapshot: Snapshot, meta: SegmentMeta, known: _Sealed | None) -> _Sealed:
         segment = known.part.segment if known is not None else None
@@ -223,7 +254,11 @@ class PartitionHolder:
         mine = [c for c in changes if lo <= c.row < hi]
         if not mine:
             return
-        sealed.part = changed_rows(sealed.part, (c.row for c in mine), snapshot, self._number)
+        rows = np.unique(np.fromiter((c.row for c in mine), np.int64))
+        if sealed.elsewhere is not None:
+            hidden = sealed.part.rows[sealed.elsewhere]
+            rows = rows[~np.isin(rows, hidden, assume_unique=True)]
+        sealed.part = changed_rows(sealed.part, rows.tolist(), snapshot, self._number)
         for row, generation in mine:
             if generation:
                 self._add_late(snapshot, sealed, row, generation)

@@ -114,18 +114,3 @@ def test_every_setting_can_be_read_by_name() -> None:
     settings = Settings()
     for name, info in KEYS.items():
         assert value_of(settings, name) == info.default
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("lifecycle.cold_archive_after_days", 1),
-    ],
-)
-def test_settings_without_effect_say_so_when_they_are_set_and_in_the_reference(
-    name: str, value: object
-) -> None:
-    assert name not in load().notes
-    assert name not in load(overrides={name: KEYS[name].default}).notes
-    assert "without effect" in load(overrides={name: value}).notes[name]
-    assert "in 0.1: accepted, without effect" in KEYS[name].description
