@@ -7,9 +7,12 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
+from memsvc.domain.manifest import COLD, HOT
 from memsvc.domain.records import FLAG_CURRENT, FLAG_ERASED, unpack_state
 from memsvc.domain.types import Status
+from memsvc.segments.tiers import rows_of
 from memsvc.service.node import Node
+from memsvc.service.search.registry import partition_dir
 from memsvc.store import keys
 from memsvc.store.env import Env
 from memsvc.store.feed import records
@@ -26,6 +29,7 @@ def check_store(node: Node) -> None:
             memories, active, size = _rows(snapshot, partition.number, partition.next_row)
             found = (partition.memories, partition.active, partition.size)
             assert found == (memories, active, size), f"{found}, counted {(memories, active, size)}"
+            _check_segments(node, snapshot, partition)
             tenants[partition.tenant] += memories
             sizes[partition.tenant] += size
         for tenant, memories in tenants.items():
@@ -33,6 +37,23 @@ def check_store(node: Node) -> None:
         assert snapshot.memories == tenants.total()
         assert snapshot.accounted_bytes == sizes.total()
         assert snapshot.segment_bytes == sum(s.size for s in snapshot.all_segments())
+        cold = [s for s in snapshot.all_segments() if s.tier == COLD]
+        counted = (len(cold), sum(s.count for s in cold), sum(s.size for s in cold))
+        assert snapshot.cold == counted
+
+
+def _check_segments(node: Node, snapshot: Snapshot, partition: keys.Partition) -> None:
+    """Every live row before the tail is in a file of some segment; those of one tier have none
+    in common."""
+    root = partition_dir(node.store.data_dir, partition.number)
+    seen: dict[str, set[int]] = {HOT: set(), COLD: set()}
+    for meta in snapshot.segments(partition.number):
+        rows = rows_of(root, meta.name)
+        assert rows is not None and len(rows) == meta.count
+        assert not seen[meta.tier] & set(rows.tolist())
+        seen[meta.tier] |= set(rows.tolist())
+    live = snapshot.current_rows(partition.number, 1, partition.sealed_row)
+    assert set(live.tolist()) <= seen[HOT] | seen[COLD]
 
 
 def _rows(snapshot: Snapshot, number: int, end: int) -> tuple[int, int, int]:

@@ -40,10 +40,14 @@ SHARE = {"write": 40, "forget": 8, "query": 40, "turn": 4, "sweep": 3, "seal": 2
 
 
 class Run:
-    """A sequence of steps, decided by the seed alone."""
+    """A sequence of steps, decided by the seed alone. ``settings`` change the store, and
+    ``share`` how often each step is taken."""
 
-    def __init__(self, seed: int, folder: Path) -> None:
+    def __init__(
+        self, seed: int, folder: Path, share: dict[str, int] = SHARE, **settings: object
+    ) -> None:
         self.seed = seed
+        self.share = share
         self.draw = Generator(seed)
         self.clock = Clock()
         self.world = World(
@@ -52,6 +56,7 @@ class Run:
             random=random.Random(seed).randbytes,
             storage__seal_rows=self.draw.rng.choice((4, 10, 25)),
             lifecycle__default_ttl_days=self.draw.rng.choice((0, 2, 180)),
+            **settings,
         )
         lifecycle = self.world.node.settings.lifecycle
         self.model = Model(
@@ -66,7 +71,7 @@ class Run:
 
     def go(self, steps: int) -> None:
         """Runs, compares after each step, and tells all steps when something differs."""
-        kinds, weights = list(SHARE), list(SHARE.values())
+        kinds, weights = list(self.share), list(self.share.values())
         try:
             for _ in range(steps):
                 (kind,) = self.draw.rng.choices(kinds, weights)
