@@ -230,8 +230,14 @@ class GrowingDictionary(Dictionary):
         return self._text.get(text, -1)
 
     def _strings(self, bounds: Range, size: int) -> list[int]:
-        known = list(self._text.items())
-        return [code for text, code in known if code < size and test_value(bounds, text)]
+        # From the list, whose beginning never changes. A dict may not grow while it is walked,
+        # and no copy of its items is one step: making a pair may collect garbage, which runs
+        # anything, also the thread that appends.
+        return [
+            code
+            for code, value in enumerate(self.values[:size])
+            if isinstance(value, str) and test_value(bounds, value)
+        ]
 
     def _boolean(self, value: bool) -> int:
         return self._known.get((value,), -1)

@@ -194,8 +194,9 @@ class Peers:
         """How many there are; forgets the others."""
         with self._lock:
             since = self._clock() - PEER_WINDOW_SECONDS
-            for peer, at in list(self._seen.items()):
-                if at < since:
+            # A list of keys is made in one step, one of pairs is not; calls are noted meanwhile.
+            for peer in list(self._seen):
+                if self._seen.get(peer, since) < since:
                     self._seen.pop(peer, None)
             return len(self._seen)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 from memsvc.domain.filters import Condition, Equals, Exists, In, Range, Test, test_value
 from memsvc.segments.column_file import open_columns, write_columns
 from memsvc.segments.columns import ColumnBuilder, ColumnSet, Indexed
+from memsvc.segments.dictionary import GrowingDictionary
 from memsvc.segments.errors import BadFile
 from memsvc.segments.files import map_file
 from tests.unit.segments.helpers import head, state
@@ -184,6 +187,45 @@ def test_snapshots_may_be_asked_while_rows_and_attributes_are_added() -> None:
     done.set()
     for thread in threads:
         thread.join()
+    assert errors == []
+
+
+def test_texts_may_be_asked_while_some_are_added_and_garbage_is_collected() -> None:
+    class Cycle:
+        """Garbage whose collection lets other threads run."""
+
+        def __init__(self) -> None:
+            self.me = self
+
+        def __del__(self) -> None:
+            time.sleep(0)
+
+    dictionary = GrowingDictionary()
+    errors: list[BaseException] = []
+    done = threading.Event()
+
+    def ask() -> None:
+        try:
+            while not done.is_set():
+                Cycle()
+                size = dictionary.size
+                assert dictionary.passing(Range(gte=""))[:size].all()
+        except BaseException as error:
+            errors.append(error)
+
+    before = gc.get_threshold()
+    gc.set_threshold(50)
+    try:
+        thread = threading.Thread(target=ask)
+        thread.start()
+        for i in range(3000):
+            dictionary.code(f"s{i}")
+            if i % 20 == 0:
+                time.sleep(0)
+        done.set()
+        thread.join()
+    finally:
+        gc.set_threshold(*before)
     assert errors == []
 
 
