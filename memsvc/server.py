@@ -30,6 +30,7 @@ from memsvc.http.app import AppOptions, HttpApp, metrics_app
 from memsvc.http.server import HttpOptions, HttpServer
 from memsvc.readers.crew import Crew
 from memsvc.readers.place import MeetingPlace, SharedPort
+from memsvc.rpc.group import add_group
 from memsvc.rpc.replication import ReplicationOptions, ReplicationServer
 from memsvc.rpc.server import RpcOptions, RpcServer
 from memsvc.service import allocator, logs, traces
@@ -41,7 +42,10 @@ from memsvc.service.metrics import Metrics
 from memsvc.service.node import Node
 from memsvc.service.shared_limits import SharedRateLimiter
 from memsvc.service.tokens import TokensFileError, TokenStore
-from replicas.replica import Replica, prepare
+from replicas.group import Group
+from replicas.promotion import Promotion
+from replicas.replica import prepare
+from replicas.role import read_role
 
 log = logging.getLogger("memsvc.server")
 
@@ -90,11 +94,12 @@ class Server:
             self._tokens = TokenStore(
                 settings.tokens_path, namespace_scope=settings.auth.namespace_scope
             )
-        self.node = Node(settings, metrics=self.metrics)
+        follows = not read_role(settings.storage.data_dir, settings).leads
+        self.node = Node(settings, metrics=self.metrics, follows=follows)
         self.restart = threading.Event()
         """Set when the process should end and be started again, to copy its primary anew."""
-        self._replica = self._follower(settings)
-        self._feed = self._replication(settings)
+        self._group, self._feed = self._replication(settings)
+        self._promotion = None if self._group is None else Promotion(self._group)
         self._crew, place = self._readers(settings)
         rate, burst = settings.limits.requests_per_second, settings.limits.burst
         self._limiter = (
@@ -102,12 +107,13 @@ class Server:
         )
         self._pool = CallPool(settings.server.workers, settings.server.max_connections)
         self._tracing = traces.start(settings.telemetry.otlp_endpoint, memsvc.__version__)
+        promote = self._promotion.promote if self._promotion is not None else None
         gate = Gate(
             NodeApi(self.node),
             access=Access(self._tokens, header=settings.auth.token_header, now_ms=self.node.clock),
             limiter=self._limiter,
             metrics=self.metrics,
-            admin=AdminService(self.node, self.reload),
+            admin=AdminService(self.node, self.reload, promote),
         )
         rpc = RpcOptions.from_settings(settings, self._current)
         if place is not None:
@@ -141,20 +147,20 @@ class Server:
             found.append(HttpServer(metrics_app(gate), metrics))
         return found
 
-    def _follower(self, settings: Settings) -> Replica | None:
-        if not self.node.follows:
-            return None
-        return Replica(self.node, settings, self._begin_anew)
-
     def _begin_anew(self, _reason: str) -> None:
         self.restart.set()
         os.kill(os.getpid(), signal.SIGTERM)
 
-    def _replication(self, settings: Settings) -> ReplicationServer | None:
+    def _replication(self, settings: Settings) -> tuple[Group | None, ReplicationServer | None]:
+        if settings.node.role == "standalone":
+            return None, None
+        group = Group(self.node, settings, self._begin_anew)
         if not settings.replication.listen:
-            return None
+            return group, None
         options = ReplicationOptions.from_settings(settings)
-        return ReplicationServer(self.node.feed, self.node.bootstraps, options)
+        server = ReplicationServer(self.node.feed, self.node.bootstraps, options)
+        server.add(lambda to, token: add_group(group, to, token))
+        return group, server
 
     def _current(self) -> Settings:
         return self._effective.settings
@@ -172,18 +178,21 @@ class Server:
     def start(self) -> None:
         """Listens and serves."""
         try:
+            if self._feed is not None:
+                self._feed.start()
+            if self._group is not None:
+                # Before calls are taken: another node may be primary by now.
+                self._group.start()
             self._rpc.start()
             for server in self._http:
                 server.start()
-            if self._feed is not None:
-                self._feed.start()
             if self._crew is not None:
                 self._crew.start()
         except ListenError:
             self.stop(0.0)
             raise
-        if self._replica is not None:
-            self._replica.start()
+        if self._promotion is not None:
+            self._promotion.start()
         self._rpc.follow_health()
         log.info("memsvc %s serves %s", memsvc.__version__, self.node.store.data_dir)
 
@@ -212,8 +221,8 @@ class Server:
         self._pool.close(max(1.0, until - time.monotonic()))
         if self._feed is not None:
             self._feed.stop()
-        if self._replica is not None:
-            self._replica.stop()
+        if self._group is not None:
+            self._group.stop()
         self.node.stop()
         self._tracing.close()
         log.info("stopped")
@@ -288,7 +297,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signals = _Signals()
     access_lines = logs.AccessWriter()
     try:
-        if effective.settings.node.role == "replica":
+        if effective.settings.node.role != "standalone":
             prepare(effective.settings)
         server = Server(effective, options.config, overrides)
         access_lines.start()

@@ -17,7 +17,7 @@ from memsvc.store.codec import UnknownFormat, decode_record
 from memsvc.store.write_txn import Diverged
 from replicas.course import Course, Step
 from replicas.outbox import Outbox
-from replicas.source import Source, Stream, told_by
+from replicas.source import Answer, Source, Stream, told_by
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,8 @@ class Target(Protocol):
 class Follower:
     """Follows until it is stopped. ``clock`` gives UTC ms; ``lag`` is kept up to date.
     ``on_restore(reason)`` is called when the log is not a beginning of the primary's and
-    everything must be copied anew; then the thread has ended."""
+    everything must be copied anew; then the thread ends, unless it raises. ``on_answer`` is told
+    what the primary said to a probe, ``on_lost`` that it cannot be followed now."""
 
     def __init__(
         self,
@@ -48,6 +49,8 @@ class Follower:
         outbox: Outbox,
         clock: Callable[[], int],
         on_restore: Callable[[str], None],
+        on_answer: Callable[[Answer], None] = lambda _answer: None,
+        on_lost: Callable[[], None] = lambda: None,
     ) -> None:
         self._source = source
         self._target = target
@@ -55,11 +58,12 @@ class Follower:
         self._outbox = outbox
         self._clock = clock
         self._on_restore = on_restore
+        self._on_answer = on_answer
+        self._on_lost = on_lost
         self._stopping = threading.Event()
         self._stream: Stream | None = None
         self._lock = threading.Lock()
         self.course = Course()
-        self.primary_address = ""
         self._thread = threading.Thread(target=self._run, name="memsvc-follower", daemon=True)
 
     def start(self) -> None:
@@ -72,16 +76,18 @@ class Follower:
         with self._lock:
             if self._stream is not None:
                 self._stream.close()
-        self._thread.join()
+        self._source.abort()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
 
     def _run(self) -> None:
         course = self.course
         while not self._stopping.is_set():
             if course.step in (Step.HALT, Step.RESTORE):
                 log.error("no longer following %s: %s", self._source.address, course.reason)
-                if course.step is Step.RESTORE:
-                    self._on_restore(course.reason)
-                return
+                if course.step is Step.HALT or self._restored():
+                    return
+                continue
             if course.step is Step.PAUSE:
                 # Half of it at random, so that followers do not all come back at once.
                 self._stopping.wait(course.pause_s * (0.5 + random.random() / 2))
@@ -99,21 +105,33 @@ class Follower:
                 log.exception("following failed; it is tried again")
                 self._lost(str(error))
 
+    def _restored(self) -> bool:
+        try:
+            self._on_restore(self.course.reason)
+        except (grpc.RpcError, OSError) as error:
+            # What is to be given up was not written out to its end.
+            log.warning("not begun anew yet: %s", error)
+            self.course.lost(str(error))
+            return False
+        return True
+
     def _lost(self, reason: str) -> None:
         if not self._stopping.is_set():
             if self.course.pause_s == 0.0:
                 log.warning("the primary at %s is not reached: %s", self._source.address, reason)
             self.course.lost(reason)
+            self._on_lost()
 
     def _follow_once(self) -> None:
         with self._source.connected() as stub:
             standing = self._target.standing()
             answer = self._source.probe(stub, standing)
-            self.primary_address = answer.address
+            self._on_answer(answer)
             self.course.probed(answer.verdict, answer.reason)
             if self.course.step is not Step.FOLLOW:
                 if self.course.step is Step.PAUSE:
                     log.warning("not following yet: %s", answer.reason)
+                    self._on_lost()
                 return
             self._lag.heard(answer.standing.position, self._clock())
             stream = self._source.follow(stub, standing)
@@ -143,8 +161,9 @@ class Follower:
             self._target.apply(records)
             position = records[-1].entry.position
             self._lag.reached(position)
-            stream.applied(position)
             self.course.applied()
+        # A sign of life is answered too: a primary with min_acks counts whom it hears of.
+        stream.applied(self._lag.applied)
         self._lag.heard(message.position, now)
         self._outbox.taken(message.recalls_taken)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from memsvc.replication.v1 import replication_service_pb2 as pb
+from memsvc.rpc.replication import recalls_of
 from memsvc.service.recalls import MAX_PENDING, Recalls
 
 IDS_MAX: Final = MAX_PENDING
@@ -63,3 +64,8 @@ class Outbox:
         with self._lock:
             while self._waiting and self._waiting[0].sequence <= sequence:
                 self._held -= len(self._waiting.popleft().counts)
+
+    def left(self, node_id: str) -> list[Recalls]:
+        """What waits, for a log of this node's own; the former primary may have taken some."""
+        with self._lock:
+            return [recalls_of(batch, node_id) for batch in self._waiting]

@@ -7,6 +7,7 @@ import random
 import shutil
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -14,9 +15,11 @@ import grpc
 
 from memsvc.config import Settings
 from memsvc.domain.errors import FailedPrecondition
+from memsvc.domain.group import Role
 from memsvc.domain.log import Record
 from memsvc.domain.replication import Lag, Standing, Verdict
-from memsvc.service.node import Node, Primary
+from memsvc.service.leading import Primary
+from memsvc.service.node import Node
 from memsvc.store import feed
 from memsvc.store.codec import decode_record
 from memsvc.store.store import Store
@@ -24,7 +27,9 @@ from replicas.copying import INCOMING, BrokenOff, Incoming, place
 from replicas.course import Step
 from replicas.follower import SILENT_S, Follower
 from replicas.outbox import Outbox
-from replicas.source import Source, Stream, told_by
+from replicas.role import read_role, write_role
+from replicas.source import Answer, Source, Stream, told_by
+from replicas.surplus import common_position, write_surplus
 
 log = logging.getLogger(__name__)
 
@@ -39,20 +44,25 @@ _NODE_ID: Final = "node_id"
 _PAUSE_S: Final = 1.0
 
 
-def prepare(settings: Settings, *, stopping: Callable[[], bool] = lambda: False) -> None:
-    """Sees to it that the data directory has a store that is a beginning of the primary's;
-    waits for the primary when it has none. Raises FailedPrecondition when a person is needed.
+def prepare(settings: Settings) -> None:
+    """Sees to it that the data directory of a node that follows has a store that is a beginning of
+    the primary's; waits for the primary when it has none. Raises FailedPrecondition when a
+    person is needed.
     """
     data_dir = settings.storage.data_dir
     data_dir.mkdir(parents=True, exist_ok=True)
+    role = read_role(data_dir, settings)
+    if role.leads:
+        return
     if (data_dir / ANEW).exists():
         _clear(data_dir)
     if _begun(data_dir):
         return
-    source = Source(settings, node_id(data_dir))
-    while not stopping():
+    source = Source(settings, role.primary, node_id(data_dir), fence=role.fence)
+    while True:
         try:
-            _begin(source, data_dir)
+            answer = _begin(source, data_dir)
+            write_role(data_dir, replace(role, address=answer.address, min_acks=answer.min_acks))
             return
         except (grpc.RpcError, BrokenOff) as error:
             text = told_by(error) if isinstance(error, grpc.RpcError) else str(error)
@@ -87,7 +97,7 @@ def _clear(data_dir: Path) -> None:
     (data_dir / ANEW).unlink()
 
 
-def _begin(source: Source, data_dir: Path) -> None:
+def _begin(source: Source, data_dir: Path) -> Answer:
     """Copies a snapshot, and follows the log until it was level with the primary once."""
     (data_dir / COPYING).touch()
     (data_dir / REPLICA).touch()
@@ -114,6 +124,7 @@ def _begin(source: Source, data_dir: Path) -> None:
         finally:
             store.close()
     (data_dir / COPYING).unlink()
+    return answer
 
 
 def _level(stream: Stream, store: Store, wanted: int) -> None:
@@ -137,20 +148,45 @@ def _apply(store: Store, records: Iterable[Record]) -> None:
 
 
 class Replica:
-    """A node and the thread that follows for it. ``on_restore(reason)`` is called when the
-    process should end, to begin anew."""
+    """A node that follows ``role.primary``, and the thread that does it.
 
-    def __init__(self, node: Node, settings: Settings, on_restore: Callable[[str], None]) -> None:
+    ``listen`` is where the group reaches this node ("" = not known). ``on_restart(reason)`` is
+    called when the process should end, to begin anew; ``on_lost`` when the primary cannot be
+    followed now; ``on_news`` when it told something about itself: see ``role``.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        settings: Settings,
+        role: Role,
+        listen: str = "",
+        *,
+        on_restart: Callable[[str], None],
+        on_lost: Callable[[], None] = lambda: None,
+        on_news: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.role = role
         self._node = node
-        self._on_restore = on_restore
+        self._on_restart = on_restart
+        self._on_news = on_news
+        name = node_id(settings.storage.data_dir)
+        self._source = Source(settings, role.primary, name, listen=listen, fence=role.fence)
         with node.store.read() as snapshot:
             self.lag = Lag(snapshot.position, snapshot.time)
-        source = Source(settings, node_id(settings.storage.data_dir))
-        self._address = source.address
-        outbox = Outbox(node.clock)
-        self.follower = Follower(source, _Target(node), self.lag, outbox, node.clock, self._restore)
-        node.primary = self._primary
-        node.take_recalls = outbox.add
+        self.outbox = Outbox(node.clock)
+        self.follower = Follower(
+            self._source,
+            _Target(node),
+            self.lag,
+            self.outbox,
+            node.clock,
+            self._restore,
+            self._answered,
+            on_lost,
+        )
+        node.leading.primary = self._primary
+        node.leading.send_recalls = self.outbox.add
 
     def start(self) -> None:
         """Begins to follow."""
@@ -160,26 +196,63 @@ class Replica:
         """Ends following; the node goes on with what it has."""
         self.follower.stop()
 
+    def _answered(self, answer: Answer) -> None:
+        if answer.verdict is Verdict.NOT_PRIMARY:
+            return
+        told = replace(self.role, address=answer.address, min_acks=answer.min_acks)
+        if told != self.role:
+            self.role = told
+            self._on_news()
+
     def _restore(self, reason: str) -> None:
         data_dir = self._node.store.data_dir
-        if not (data_dir / REPLICA).exists():
+        if self.role.fence and self._same_store():
+            self._give_up()
+        elif not (data_dir / REPLICA).exists():
             log.error(
                 "%s holds a store that was written here and is no beginning of the primary's; "
                 "it is left as it is. Use an empty storage.data_dir for a replica.",
                 data_dir,
             )
             return
+        (data_dir / REPLICA).touch()
         (data_dir / ANEW).write_text(reason + "\n")
-        self._on_restore(reason)
+        self._on_restart(reason)
+
+    def _same_store(self) -> bool:
+        with self._source.connected() as stub:
+            theirs = self._source.probe(stub, Standing()).standing
+        return theirs.store_id == self._node.store.store_id
+
+    def _give_up(self) -> None:
+        """Another node was promoted, and this one has more of the log before than that one had:
+        writes it out."""
+        with self._source.connected() as stub, self._node.store.read() as snapshot:
+
+            def same(place: Standing) -> bool:
+                return self._source.probe(stub, place).verdict is Verdict.FOLLOW
+
+            common = common_position(snapshot, same)
+            found = write_surplus(snapshot, common, self._node.store.data_dir)
+        if found is not None:
+            log.error(
+                "the group went on without entries %d to %d, which this node has: they are in %s, "
+                "the %d memories that they made or changed in %s",
+                found.first,
+                found.last,
+                found.entries,
+                found.memory_count,
+                found.memories,
+            )
 
     def _primary(self) -> Primary:
-        course, trouble = self.follower.course, ""
+        course, trouble, address = self.follower.course, "", self._source.address
         if course.step in (Step.HALT, Step.RESTORE):
-            trouble = f"not following {self._address}: {course.reason}"
+            trouble = f"not following {address}: {course.reason}"
         elif course.step is Step.PAUSE and course.reason:
-            trouble = f"the primary at {self._address} is not reached: {course.reason}"
+            trouble = f"the primary at {address} is not reached: {course.reason}"
         return Primary(
-            self.follower.primary_address,
+            self.role.address,
             self.lag.positions,
             self.lag.milliseconds(self._node.clock(), int(1_000 * SILENT_S)),
             trouble,

@@ -30,12 +30,14 @@ PROBE_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the primary said to a probe; ``address`` is where clients reach it."""
+    """What the primary said to a probe; ``address`` is where clients reach it, ``min_acks`` how
+    many replicas have each write before it is answered there."""
 
     verdict: Verdict
     reason: str
     standing: Standing
     address: str
+    min_acks: int
 
 
 class Stream:
@@ -44,7 +46,7 @@ class Stream:
     def __init__(self, stub: pb_grpc.ReplicationServiceStub, start: pb.ProbeRequest, token: str):
         self._out: queue.SimpleQueue[pb.FollowRequest | None] = queue.SimpleQueue()
         self._out.put(pb.FollowRequest(start=start))
-        self._call = stub.Follow(iter(self._out.get, None), metadata=_metadata(token))
+        self._call = stub.Follow(iter(self._out.get, None), metadata=token_metadata(token))
 
     def __iter__(self) -> Iterator[pb.FollowResponse]:
         return iter(self._call)
@@ -64,28 +66,47 @@ class Stream:
 
 
 class Source:
-    """Calls to the primary. Every call raises grpc.RpcError when it cannot be reached."""
+    """Calls to the primary at ``address``. Every call raises grpc.RpcError when it cannot be
+    reached. ``listen`` is where the group reaches this node, ``fence`` the least epoch of a
+    primary that it follows."""
 
-    def __init__(self, settings: Settings, node_id: str) -> None:
-        self.address = settings.replication.primary
+    def __init__(
+        self, settings: Settings, address: str, node_id: str, *, listen: str = "", fence: int = 0
+    ) -> None:
+        self.address = address
         self._settings = settings
         self._node_id = node_id
+        self._listen = listen
+        self._fence = fence
         self._token = read_token(settings.replication.token_file)
+        self._open: grpc.Channel | None = None
 
     @contextmanager
     def connected(self) -> Iterator[pb_grpc.ReplicationServiceStub]:
         """A stub over a connection of its own."""
-        with self._channel() as channel:
-            yield pb_grpc.ReplicationServiceStub(channel)
+        with open_channel(self.address, self._settings) as channel:
+            self._open = channel
+            try:
+                yield pb_grpc.ReplicationServiceStub(channel)
+            finally:
+                self._open = None
+
+    def abort(self) -> None:
+        """Ends the calls that are under way, from any thread: they raise."""
+        if (channel := self._open) is not None:
+            channel.close()
 
     def probe(self, stub: pb_grpc.ReplicationServiceStub, standing: Standing) -> Answer:
         """Asks what to do."""
-        answer = stub.Probe(self._start(standing), timeout=PROBE_S, metadata=_metadata(self._token))
+        answer = stub.Probe(
+            self._start(standing), timeout=PROBE_S, metadata=token_metadata(self._token)
+        )
         return Answer(
             Verdict(int(answer.verdict)),
             answer.reason,
             standing_of(answer.standing),
             answer.address,
+            answer.min_acks,
         )
 
     def copy(
@@ -93,7 +114,7 @@ class Source:
     ) -> Iterator[pb.CopyResponse]:
         """A snapshot, or the rest of one."""
         request = pb.CopyRequest(follower=self._start(Standing()), snapshot=snapshot, have=have)
-        pieces: Iterator[pb.CopyResponse] = stub.Copy(request, metadata=_metadata(self._token))
+        pieces: Iterator[pb.CopyResponse] = stub.Copy(request, metadata=token_metadata(self._token))
         return pieces
 
     def follow(self, stub: pb_grpc.ReplicationServiceStub, standing: Standing) -> Stream:
@@ -106,23 +127,28 @@ class Source:
             log_format=LOG_FORMAT,
             version=__version__,
             node_id=self._node_id,
+            listen=self._listen,
+            fence=self._fence,
         )
 
-    def _channel(self) -> grpc.Channel:
-        ca, tls = self._settings.replication.ca_file, self._settings.server.tls
-        if not ca:
-            return grpc.insecure_channel(self.address, CHANNEL_OPTIONS)
-        key = Path(tls.key_file).read_bytes() if tls.key_file else None
-        chain = Path(tls.cert_file).read_bytes() if tls.cert_file else None
-        credentials = grpc.ssl_channel_credentials(Path(ca).read_bytes(), key, chain)
-        return grpc.secure_channel(self.address, credentials, CHANNEL_OPTIONS)
+
+def open_channel(address: str, settings: Settings) -> grpc.Channel:
+    """A connection to replication.listen of another node."""
+    ca, tls = settings.replication.ca_file, settings.server.tls
+    if not ca:
+        return grpc.insecure_channel(address, CHANNEL_OPTIONS)
+    key = Path(tls.key_file).read_bytes() if tls.key_file else None
+    chain = Path(tls.cert_file).read_bytes() if tls.cert_file else None
+    credentials = grpc.ssl_channel_credentials(Path(ca).read_bytes(), key, chain)
+    return grpc.secure_channel(address, credentials, CHANNEL_OPTIONS)
+
+
+def token_metadata(token: str) -> tuple[tuple[str, str], ...]:
+    """The metadata of a call between nodes."""
+    return ((TOKEN_KEY, token),) if token else ()
 
 
 def told_by(error: grpc.RpcError) -> str:
     """What a failed call says, for people."""
     details = getattr(error, "details", None)
     return str(details()) if callable(details) else str(error)
-
-
-def _metadata(token: str) -> tuple[tuple[str, str], ...]:
-    return ((TOKEN_KEY, token),) if token else ()

@@ -28,6 +28,7 @@ COMMANDS: Final = {
     "degrade": "memsvc.cli.operate:degrade",
     "maintain": "memsvc.cli.operate:maintain",
     "rebuild": "memsvc.cli.rebuilding:rebuild",
+    "promote": "memsvc.cli.promoting:promote",
     "reload": "memsvc.cli.operate:reload",
 }
 

@@ -141,3 +141,10 @@ class AdminClient:
     def take_snapshot(self, timeout: float = 3_600.0) -> pb.TakeSnapshotResponse:
         """Takes a snapshot into the folder of the node; waits at most ``timeout`` seconds."""
         return self._connection.call(self._stub.TakeSnapshot, pb.TakeSnapshotRequest(), timeout)
+
+    def promote(
+        self, *, force: bool = False, accept_loss: bool = False, timeout: float = 60.0
+    ) -> pb.PromoteResponse:
+        """Makes the node, a replica, the primary of its group; waits at most ``timeout`` s."""
+        request = pb.PromoteRequest(force=force, accept_loss=accept_loss)
+        return self._connection.call(self._stub.Promote, request, timeout)

@@ -5,7 +5,8 @@ from memsvc.config.fields import KeyInfo, ListenAddress, parse_listen
 from memsvc.config.loading import ConfigError, Effective, load, merge_reload, reload_diff
 from memsvc.config.model import KEYS, Settings, value_of
 from memsvc.config.render import example, reference, render
-from memsvc.config.server import Auth, Limits, Log, Metrics, Node, Server, Telemetry, Tls
+from memsvc.config.replication import Node
+from memsvc.config.server import Auth, Limits, Log, Metrics, Server, Telemetry, Tls
 
 __all__ = [
     "KEYS",

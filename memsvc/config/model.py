@@ -5,13 +5,12 @@ from pathlib import Path
 
 from memsvc.config.data import Index, Lifecycle, Query, Storage
 from memsvc.config.fields import KeyInfo, Section, iter_keys, parse_listen
+from memsvc.config.replication import Node, Replication
 from memsvc.config.server import (
     Auth,
     Limits,
     Log,
     Metrics,
-    Node,
-    Replication,
     Server,
     Telemetry,
 )
@@ -89,8 +88,11 @@ def _replication(settings: Settings) -> Iterator[tuple[str, str]]:
             yield f"replication.{name}", f"found nothing, expected host:port for a {role}"
     if role == "replica" and settings.server.readers:
         yield "server.readers", "expected 0 for a replica: its readers would not know how far it is"
-    if role != "primary" and replication.listen:
-        yield "replication.listen", f"is for node.role primary, found {role}"
+    if role == "standalone":
+        for name in ("listen", "nodes", "min_acks"):
+            if getattr(replication, name):
+                yield f"replication.{name}", "is for node.role primary or replica"
+    yield from _group(replication)
     if not replication.listen or parse_listen(replication.listen).is_loopback:
         return
     if not replication.token_file and not settings.server.tls.client_ca_file:
@@ -98,6 +100,18 @@ def _replication(settings: Settings) -> Iterator[tuple[str, str]]:
             "replication.listen",
             f"found {replication.listen}, which other machines can reach: set "
             "replication.token_file, or server.tls with client_ca_file",
+        )
+
+
+def _group(replication: Replication) -> Iterator[tuple[str, str]]:
+    nodes = replication.nodes
+    if nodes and not replication.listen:
+        yield "replication.listen", "found nothing, expected host:port for a node of a group"
+    if replication.min_acks > max(0, len(nodes) - 1):
+        yield (
+            "replication.min_acks",
+            f"found {replication.min_acks}, but replication.nodes names "
+            f"{max(0, len(nodes) - 1)} nodes beside the primary",
         )
 
 

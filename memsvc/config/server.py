@@ -1,4 +1,4 @@
-"""Settings of the process itself: listeners, tokens, limits, role, logs, metrics."""
+"""Settings of the process itself: listeners, tokens, limits, logs, metrics."""
 
 from typing import Annotated, Literal
 
@@ -197,76 +197,6 @@ class Limits(Section):
         reload=True,
         unit="bytes",
         ge=0,
-    )
-
-
-class Node(Section):
-    """The part this node plays."""
-
-    role: Literal["standalone", "primary", "replica"] = key(
-        "standalone",
-        "standalone: serves alone. primary: also streams its log to replicas, on "
-        "replication.listen. replica: copies the log of replication.primary and answers reads; "
-        "Write and Forget are refused with the primary's address.",
-        reload=False,
-    )
-
-
-class Replication(Section):
-    """Between the nodes of one store."""
-
-    listen: ListenOrOff = key(
-        "",
-        "Address where a primary serves its replicas. One that other machines can reach needs "
-        "token_file, or server.tls with client_ca_file. With server.tls connections are "
-        "encrypted. Needed for node.role primary.",
-        reload=False,
-        expects="host:port, or empty",
-    )
-    primary: str = key(
-        "",
-        "replication.listen of the primary, for a replica. Needed for node.role replica.",
-        reload=False,
-        expects="host:port, or empty",
-    )
-    advertise: str = key(
-        "",
-        "Where clients reach the gRPC service of this primary; its replicas tell it to callers "
-        "whose Write or Forget they refuse. Empty: server.listen.",
-        reload=False,
-        expects="host:port, or empty",
-    )
-    max_lag_ms: int = key(
-        10_000,
-        "Lag behind the primary past which a replica says NOT_SERVING for reads "
-        "(memsvc.v1.MemoryService in the standard health service), so that clients that balance "
-        "by it leave it; ten good checks in a row, one a second, bring it back. It still answers. "
-        "A primary that is gone makes every replica lag. 0: no limit.",
-        reload=True,
-        unit="milliseconds",
-        ge=0,
-        le=86_400_000,
-    )
-    copy_mib_per_s: int = key(
-        200,
-        "Most that a primary sends to one new replica while it copies a snapshot, so that its "
-        "readers do not feel it. 0: no limit.",
-        reload=False,
-        unit="MiB/s",
-        ge=0,
-    )
-    token_file: str = key(
-        "",
-        "File with a secret that a primary asks of its replicas and a replica sends. Empty: none.",
-        reload=False,
-        expects="a path, or empty",
-    )
-    ca_file: str = key(
-        "",
-        "Authorities that a replica trusts for the primary's certificate, PEM. When set, the "
-        "replica connects with TLS, and shows the certificate of server.tls, if there is one.",
-        reload=False,
-        expects="a path, or empty",
     )
 
 

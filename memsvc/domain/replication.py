@@ -14,6 +14,7 @@ class Verdict(IntEnum):
     FORKED = 2
     AHEAD = 3
     TOO_OLD = 4
+    NOT_PRIMARY = 5
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,7 +112,7 @@ class Reader:
             FollowingProgress(self.store, self._settle),
             call_settings(settings),
             clock=lambda: time.time_ns() // 1_000_000,
-            own_log_wait_s=own_log_wait_s(settings),
+            own_log_wait_s=lambda: own_log_wait_s(settings),
         )
         self.metrics = Metrics()
         self.searcher.on_searched = self.metrics.searched

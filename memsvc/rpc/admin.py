@@ -228,6 +228,22 @@ class AdminServicer(BaseServicer, admin_service_pb2_grpc.AdminServiceServicer):
             bytes=made.bytes,
         )
 
+    @answering
+    def Promote(
+        self, request: admin_pb.PromoteRequest | bytes, context: grpc.ServicerContext
+    ) -> admin_pb.PromoteResponse:
+        """See the proto."""
+        message = read_flat(admin_pb.PromoteRequest, request)
+        admin, _ = self._admin(context)
+        made = admin.promote(message.force, message.accept_loss)
+        return admin_pb.PromoteResponse(
+            epoch=made.epoch,
+            position=made.position,
+            former=made.former,
+            silent=made.silent,
+            may_lack=made.may_lack,
+        )
+
 
 def rebuild_message(answer: RebuildAnswer) -> admin_pb.Rebuild:
     """A rebuild on the wire."""

@@ -6,7 +6,7 @@ import hmac
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +21,9 @@ from memsvc.domain.replication import Standing, Verdict, Window
 from memsvc.replication.v1 import replication_service_pb2 as pb
 from memsvc.replication.v1 import replication_service_pb2_grpc as pb_grpc
 from memsvc.rpc.tls import server_credentials
+from memsvc.service.acks import Following
 from memsvc.service.bootstraps import Bootstrap, Bootstraps
-from memsvc.service.feed import Feed, Following
+from memsvc.service.feed import Feed
 from memsvc.service.listening import ListenError, TlsFiles, tls_of
 from memsvc.service.recalls import Recalls
 from memsvc.store import codec
@@ -79,8 +80,8 @@ class ReplicationServicer(pb_grpc.ReplicationServiceServicer):
 
     def Probe(self, request: pb.ProbeRequest, context: grpc.ServicerContext) -> pb.ProbeResponse:
         """See the proto."""
-        self._admit(context)
-        verdict, reason, mine = self._feed.judge(standing_of(request.standing), request.log_format)
+        admit(context, self._token)
+        verdict, reason, mine = self._judge(request)
         return pb.ProbeResponse(
             verdict=cast("pb.Verdict.ValueType", int(verdict)),
             standing=standing_message(mine),
@@ -88,14 +89,26 @@ class ReplicationServicer(pb_grpc.ReplicationServiceServicer):
             log_format=LOG_FORMAT,
             version=__version__,
             address=self._address,
+            min_acks=self._feed.acks.settings.wanted,
         )
+
+    def _judge(self, follower: pb.ProbeRequest) -> tuple[Verdict, str, Standing]:
+        verdict, reason, mine = self._feed.judge(
+            standing_of(follower.standing), follower.log_format
+        )
+        if not self._feed.leads or mine.epoch < follower.fence:
+            # One of an epoch before the fence is none any more, it only does not know yet.
+            return Verdict.NOT_PRIMARY, "this node is not the primary", mine
+        return verdict, reason, mine
 
     def Copy(
         self, request: pb.CopyRequest, context: grpc.ServicerContext
     ) -> Iterator[pb.CopyResponse]:
         """See the proto."""
-        self._admit(context)
+        admit(context, self._token)
         follower = request.follower
+        if not self._feed.leads:
+            _abort(context, grpc.StatusCode.FAILED_PRECONDITION, "this node is not the primary")
         if follower.log_format < LOG_FORMAT:
             _abort(context, grpc.StatusCode.FAILED_PRECONDITION, f"log format {LOG_FORMAT}")
         have = {part.path: part.bytes for part in request.have}
@@ -131,16 +144,16 @@ class ReplicationServicer(pb_grpc.ReplicationServiceServicer):
         self, request_iterator: Iterator[pb.FollowRequest], context: grpc.ServicerContext
     ) -> Iterator[pb.FollowResponse]:
         """See the proto."""
-        self._admit(context)
+        admit(context, self._token)
         first = next(request_iterator, None)
         if first is None or not first.HasField("start"):
             _abort(context, grpc.StatusCode.INVALID_ARGUMENT, "the first message is not a start")
         start = first.start
         standing = standing_of(start.standing)
-        verdict, reason, _ = self._feed.judge(standing, start.log_format)
+        verdict, reason, _ = self._judge(start)
         if verdict is not Verdict.FOLLOW:
             _abort(context, grpc.StatusCode.FAILED_PRECONDITION, f"{verdict.name}: {reason}")
-        following = self._feed.enter(start.node_id, standing.position)
+        following = self._feed.acks.enter(start.node_id, standing.position, start.listen)
         _log.info(
             "%s (memsvc %s) follows from position %d",
             start.node_id,
@@ -156,7 +169,7 @@ class ReplicationServicer(pb_grpc.ReplicationServiceServicer):
             yield from self._records(standing.position, stream, context)
         finally:
             stream.end()
-            self._feed.leave(following)
+            self._feed.acks.leave(following)
             _log.info("%s follows no longer, at position %d", start.node_id, following.applied)
 
     def _records(
@@ -165,7 +178,8 @@ class ReplicationServicer(pb_grpc.ReplicationServiceServicer):
         feed = self._feed
 
         def ended() -> bool:
-            return stream.ended or self.stopping.is_set() or not context.is_active()
+            gone = stream.ended or self.stopping.is_set() or not context.is_active()
+            return gone or not feed.leads
 
         while not ended():
             message = pb.FollowResponse()
@@ -178,21 +192,30 @@ class ReplicationServicer(pb_grpc.ReplicationServiceServicer):
             message.recalls_taken = stream.recalls_taken
             yield message
 
-    def _admit(self, context: grpc.ServicerContext) -> None:
-        if not self._token:
-            return
-        given = dict(context.invocation_metadata()).get(TOKEN_KEY, "")
-        if not isinstance(given, str) or not hmac.compare_digest(given, self._token):
-            _abort(
-                context,
-                grpc.StatusCode.UNAUTHENTICATED,
-                "the token of replication.token_file is needed",
-            )
+
+def admit(context: grpc.ServicerContext, token: str) -> None:
+    """Ends the call unless it has the token between the nodes ("" = none is asked for)."""
+    if not token:
+        return
+    given = dict(context.invocation_metadata()).get(TOKEN_KEY, "")
+    if not isinstance(given, str) or not hmac.compare_digest(given, token):
+        _abort(
+            context,
+            grpc.StatusCode.UNAUTHENTICATED,
+            "the token of replication.token_file is needed",
+        )
 
 
 def _abort(context: grpc.ServicerContext, code: grpc.StatusCode, text: str) -> NoReturn:
     context.abort(code, text)
     raise AssertionError  # abort has raised
+
+
+def recalls_of(batch: pb.RecallBatch, node_id: str) -> Recalls:
+    """A batch that a node has counted; taken once, however often it comes."""
+    ids = [batch.ids[at : at + 16] for at in range(0, len(batch.ids), 16)]
+    counts = dict(zip(ids, batch.counts, strict=False))
+    return Recalls(batch.tenant, batch.agent, counts, f"{node_id}:{batch.sequence}")
 
 
 class _Stream:
@@ -215,8 +238,8 @@ class _Stream:
                     continue
                 with self._changed:
                     self._window.acknowledged(request.applied)
-                    self._following.applied = max(self._following.applied, request.applied)
                     self._changed.notify_all()
+                self._feed.acks.acknowledged(self._following, request.applied)
         except grpc.RpcError:
             pass  # it went away
         except Exception:  # the stream ends, and the follower comes back
@@ -225,10 +248,7 @@ class _Stream:
             self.end()
 
     def _take(self, batch: pb.RecallBatch) -> None:
-        ids = [batch.ids[at : at + 16] for at in range(0, len(batch.ids), 16)]
-        counts = dict(zip(ids, batch.counts, strict=False))
-        source = f"{self._following.node_id}:{batch.sequence}"
-        self._feed.take_recalls(Recalls(batch.tenant, batch.agent, counts, source))
+        self._feed.take_recalls(recalls_of(batch, self._following.node_id))
         self.recalls_taken = batch.sequence
 
     def end(self) -> None:
@@ -297,6 +317,11 @@ class ReplicationServer:
         )
         pb_grpc.add_ReplicationServiceServicer_to_server(self._servicer, self._server)
         self.port = 0
+
+    def add(self, add: Callable[[grpc.Server, str], None]) -> None:
+        """Has another service of the nodes added (to the server, with the token), before
+        ``start``."""
+        add(self._server, self._options.token)
 
     def start(self) -> None:
         """Listens. Raises ListenError."""

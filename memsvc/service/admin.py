@@ -22,7 +22,14 @@ from memsvc.domain.types import (
     Namespace,
     Status,
 )
-from memsvc.service.api import AgentFacts, RebuildAnswer, RebuildFailure, SnapshotFacts
+from memsvc.service.api import (
+    AgentFacts,
+    Control,
+    Promoted,
+    RebuildAnswer,
+    RebuildFailure,
+    SnapshotFacts,
+)
 from memsvc.service.forgetting import ForgetDecision
 from memsvc.service.node import Node
 from memsvc.service.positions import format_position
@@ -42,13 +49,18 @@ MAX_FAILURES: Final = 100
 
 
 class AdminService:
-    """Implements api.AdminApi on a node. ``reload`` reads the configuration again."""
+    """Implements api.AdminApi on a node. ``reload`` reads the configuration again; ``promote``
+    is there where there is a group."""
 
     def __init__(
-        self, node: Node, reload: Callable[[], tuple[list[str], list[str]]] | None = None
+        self,
+        node: Node,
+        reload: Callable[[], tuple[list[str], list[str]]] | None = None,
+        promote: Callable[[bool, bool], Promoted] | None = None,
     ) -> None:
         self._node = node
         self._reload = reload
+        self._promote = promote
 
     # -- tenants -----------------------------------------------------------------------
 
@@ -91,7 +103,7 @@ class AdminService:
                     wanted = [generation] if vectors else []
                     high = min(row + EXPORT_BATCH, end)
                     batch = [
-                        _exported(snapshot, partition, record.row, (vectors and generation) or 0)
+                        exported(snapshot, partition, record.row, (vectors and generation) or 0)
                         for record in snapshot.records(partition.number, row, high, wanted)
                     ]
                 yield from (item for item in batch if item is not None)
@@ -105,6 +117,8 @@ class AdminService:
         """Forgets everything of a tenant (or one of its agents) and has it erased from all
         files soon. Returns how many memories, and the position."""
         erased = 0
+        if not validate_only:
+            self._node.leading.guard()
         # What is acknowledged goes too.
         self._node.writer.settle()
         for partition in self._partitions(tenant, agent):
@@ -124,6 +138,7 @@ class AdminService:
                 decision = ForgetDecision(request, None, ids, caller)
                 erased += self._node.writer.run(decision).changed
         if not validate_only:
+            self._node.confirm(Control())
             self._node.maintenance.ask(seal_min_rows=0, merge_all=False, purge=True)
         with self._node.store.read() as snapshot:
             position = format_position(snapshot.store_id, snapshot.epoch, snapshot.position)
@@ -248,6 +263,13 @@ class AdminService:
                 facts["memory"] = _memory_facts(snapshot, memory_id)
         return facts
 
+    def promote(self, force: bool, accept_loss: bool) -> Promoted:
+        """Makes a replica the primary of its group; see api.AdminApi. Raises what
+        replicas.promotion does, FailedPrecondition on a node without a group."""
+        if self._promote is None:
+            raise FailedPrecondition("this node is of no group", reason="NO_GROUP")
+        return self._promote(force, accept_loss)
+
 
 def _tier_facts(snapshot: Snapshot, node: Node) -> dict[str, object]:
     segments, rows, size = snapshot.cold
@@ -281,7 +303,7 @@ def _stored_ids(snapshot: Snapshot, partition: int, most: int) -> list[bytes]:
     return found
 
 
-def _exported(
+def exported(
     snapshot: Snapshot, partition: Partition, row: int, generation: int
 ) -> dict[str, object] | None:
     state, text = snapshot.state(partition.number, row), snapshot.text(partition.number, row)

@@ -99,6 +99,19 @@ class RebuildAnswer:
     failures: tuple[RebuildFailure, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Promoted:
+    """A replica that is primary now: its epoch and where that begins, replication.listen of the
+    former primary, nodes of the group that did not answer, and whether acknowledged writes
+    may be missing."""
+
+    epoch: int
+    position: int
+    former: str
+    silent: tuple[str, ...] = ()
+    may_lack: bool = False
+
+
 class AdminApi(Protocol):
     """Administration of one node, on domain types."""
 
@@ -146,3 +159,6 @@ class AdminApi(Protocol):
 
     def take_snapshot(self) -> SnapshotFacts:
         """Takes one now; everything acknowledged is in it."""
+
+    def promote(self, force: bool, accept_loss: bool) -> Promoted:
+        """Makes a replica the primary of its group."""

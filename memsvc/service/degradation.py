@@ -23,6 +23,8 @@ class Degradation:
         self._forced: Degraded | None = None
         self._found = Degraded()
         self._good = 0
+        self.mark: Callable[[], Degraded] = Degraded
+        """What every answer is marked with for a reason outside of this node."""
         self.on_forced: Callable[[], None] = lambda: None
         """Told when a level was forced or given back; when it returns, other processes of the
         node go by it too."""
@@ -67,7 +69,7 @@ class Degradation:
     def of_queries(self) -> Degraded:
         """What every answer is marked with. What the checks found is not: an answer that
         a damaged file touches marks itself, the others are whole."""
-        return self._forced or Degraded()
+        return self._forced or self.mark()
 
     def forced_empty(self, mode: Mode, has_words: bool) -> Degraded | None:
         """The mark of an answer that must be empty at the forced level; None = search."""

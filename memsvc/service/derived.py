@@ -6,6 +6,7 @@ from typing import Final
 
 from memsvc.config import Settings
 from memsvc.segments.columns import Indexed
+from memsvc.service.acks import AckSettings
 from memsvc.service.querying import CallSettings
 from memsvc.service.rebuild import RebuildSettings
 from memsvc.service.search.plan import SearchSettings
@@ -34,11 +35,14 @@ def call_settings(settings: Settings) -> CallSettings:
     )
 
 
-def own_log_wait_s(settings: Settings) -> float | None:
-    """How long a position may take to arrive on the node that writes the log; None on one that
-    follows another."""
-    if settings.node.role == "replica":
-        return None
+def ack_settings(settings: Settings) -> AckSettings:
+    """Which replicas confirm writes."""
+    own = settings.replication
+    return AckSettings(own.min_acks, own.nodes, own.ack_timeout_ms / 1_000, own.lease_ms / 1_000)
+
+
+def own_log_wait_s(settings: Settings) -> float:
+    """How long a position may take to arrive on the node that writes the log."""
     return 2 * LAZY_COMMIT_S if settings.storage.wal_sync == "every_1000ms" else 0.0
 
 

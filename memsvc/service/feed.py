@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import takewhile
 
 from memsvc.domain.log import LOG_FORMAT, Record
 from memsvc.domain.replication import Standing, Verdict, judge
+from memsvc.service.acks import Acks
 from memsvc.service.api import Control
 from memsvc.service.querying import Progress
 from memsvc.service.recalls import Recalls
@@ -18,26 +17,24 @@ from memsvc.store.store import Store
 from memsvc.store.writer import Writer
 
 
-@dataclass(slots=True)
-class Following:
-    """A follower whose stream is open: its name, and the position that is on its disk."""
-
-    node_id: str
-    applied: int
-
-
 class Feed:
-    """The log of a node for others. ``clock`` gives UTC ms."""
+    """The log of a node for others, and who of them has what. ``clock`` gives UTC ms."""
 
     def __init__(
-        self, store: Store, writer: Writer, progress: Progress, clock: Callable[[], int]
+        self,
+        store: Store,
+        writer: Writer,
+        progress: Progress,
+        acks: Acks,
+        clock: Callable[[], int],
     ) -> None:
         self._store = store
         self._writer = writer
         self._progress = progress
+        self.acks = acks
+        self.leads = True
+        """Whether this node is the primary; nobody is fed by one that is not."""
         self.clock = clock
-        self._lock = threading.Lock()
-        self._followers: list[Following] = []
 
     def judge(self, follower: Standing, log_format: int) -> tuple[Verdict, str, Standing]:
         """What a follower should do, why, and where this node stands."""
@@ -78,28 +75,8 @@ class Feed:
         """Whether there are entries behind a position, now or within the time."""
         return self._progress.wait_for(after + 1, Control(time.monotonic() + seconds, cancelled))
 
-    # -- who follows -------------------------------------------------------------------
-
-    @property
-    def followers(self) -> list[Following]:
-        """Those whose streams are open."""
-        with self._lock:
-            return list(self._followers)
-
     @property
     def behind(self) -> int:
-        """Entries that the slowest of them has not acknowledged; 0 without any."""
-        applied = [following.applied for following in self.followers]
+        """Entries that the slowest follower has not acknowledged; 0 without any."""
+        applied = [following.applied for following in self.acks.followers]
         return max(0, self.position - min(applied)) if applied else 0
-
-    def enter(self, node_id: str, applied: int) -> Following:
-        """A stream was opened."""
-        following = Following(node_id, applied)
-        with self._lock:
-            self._followers.append(following)
-        return following
-
-    def leave(self, following: Following) -> None:
-        """It was closed."""
-        with self._lock:
-            self._followers.remove(following)

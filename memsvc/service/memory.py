@@ -41,6 +41,7 @@ T = TypeVar("T")
 
 class MemoryService(QueryService):
     """Implements api.MemoryApi except health. ``clock`` gives UTC ms, ``random(n)`` n bytes.
+    ``confirm`` waits, after a change, for the replicas that are to have it.
     ``own_log_wait_s`` is how long a position may take to arrive on the node that writes the
     log; None on one that follows another."""
 
@@ -59,7 +60,8 @@ class MemoryService(QueryService):
         random: Callable[[int], bytes] = os.urandom,
         guard_writes: Callable[[], None] = lambda: None,
         guard_changes: Callable[[], None] = lambda: None,
-        own_log_wait_s: float | None = None,
+        confirm: Callable[[Control], None] = lambda _control: None,
+        own_log_wait_s: Callable[[], float | None] = lambda: 0.0,
     ) -> None:
         super().__init__(
             store,
@@ -76,6 +78,7 @@ class MemoryService(QueryService):
         self._random = random
         self._guard_writes = guard_writes
         self._guard_changes = guard_changes
+        self._confirm = confirm
 
     # -- write -------------------------------------------------------------------------
 
@@ -96,10 +99,12 @@ class MemoryService(QueryService):
                 self.settings.write_limits,
                 self._random,
             )
-            return _result(
+            answer = _result(
                 self._writer.submit(decision, items=len(request.items), deadline=control.deadline),
                 control,
             )
+            self._confirm(control)
+            return answer
 
     # -- forget ------------------------------------------------------------------------
 
@@ -121,10 +126,12 @@ class MemoryService(QueryService):
                 decision = ForgetDecision(request, filters, candidates, caller)
                 with self._store.read() as snapshot:
                     return decision.preview(snapshot, max(self._clock(), snapshot.time))
-            return self._forget(
+            answer = self._forget(
                 forget_batches(request, filters, candidates, caller, self._random(8).hex()),
                 control,
             )
+            self._confirm(control)
+            return answer
 
     def _forget(self, batches: list[ForgetDecision], control: Control) -> ForgetAnswer:
         """Batch by batch, so that writes of others go on in between."""

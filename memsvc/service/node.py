@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -29,11 +28,14 @@ from memsvc.domain.types import (
 )
 from memsvc.segments.costs import measure_costs
 from memsvc.service import allocator, sweeper
+from memsvc.service.acks import Acks
+from memsvc.service.api import Control
 from memsvc.service.bootstraps import Bootstraps
 from memsvc.service.builder import Builder
 from memsvc.service.degradation import Degradation
 from memsvc.service.derived import (
     DAY_MS,
+    ack_settings,
     call_settings,
     index_settings,
     indexed,
@@ -44,13 +46,14 @@ from memsvc.service.derived import (
 )
 from memsvc.service.erasures import Erasures
 from memsvc.service.feed import Feed
+from memsvc.service.leading import Leading
 from memsvc.service.maintenance import Maintenance
 from memsvc.service.memory import MemoryService, start_generation
 from memsvc.service.metrics import Metrics, NodeReadings
 from memsvc.service.positions import format_position
 from memsvc.service.querying import Generations, Progress
 from memsvc.service.rebuild import Rebuilds
-from memsvc.service.recalls import RecallBuffer, Recalls
+from memsvc.service.recalls import RecallBuffer
 from memsvc.service.reserve import DiskReserve
 from memsvc.service.schedule import Schedule
 from memsvc.service.search.cold_pages import ColdPages
@@ -77,17 +80,6 @@ HELD_UP_S = 600.0
 """The same while the database file is compacted."""
 
 
-@dataclass(frozen=True, slots=True)
-class Primary:
-    """What a replica knows of its primary: where clients reach it, how far behind it this
-    node is, and what is wrong ("" = nothing)."""
-
-    address: str = ""
-    lag_positions: int = 0
-    lag_ms: int = 0
-    trouble: str = ""
-
-
 def system_clock() -> int:
     """UTC milliseconds."""
     return time.time_ns() // 1_000_000
@@ -95,7 +87,8 @@ def system_clock() -> int:
 
 class Node:
     """An open node. ``clock`` gives UTC ms and ``random(n)`` n bytes; tests give their own,
-    and ``builders`` when segments are to be built without a process.
+    and ``builders`` when segments are to be built without a process. ``follows``: the log is
+    another node's, as long as ``leading`` is not told otherwise.
 
     Raises FailedPrecondition when the settings do not fit the store or the directory is in
     use. ``memory`` has the calls, ``health()`` tells how the node is.
@@ -110,13 +103,9 @@ class Node:
         metrics: Metrics | None = None,
         upkeep: bool = True,
         builders: Callable[[Path], Builder] = Builder,
+        follows: bool = False,
     ) -> None:
         self.settings = settings
-        self.follows = settings.node.role == "replica"
-        self.primary: Callable[[], Primary] = Primary
-        """On a replica: what is known of the one it follows; set once, before it serves."""
-        self.take_recalls: Callable[[Recalls], object] = self._take_recalls
-        """Where recalls that were counted go; on a replica to its primary."""
         self.clock = clock
         self.metrics = metrics or Metrics()
         check_index(settings)
@@ -125,7 +114,7 @@ class Node:
         self._displaced = False
         self._ready = True
         with ExitStack() as undo:
-            self._open(settings, random, builders, undo)
+            self._open(settings, random, builders, follows, undo)
             self.maintenance.start()
             self.rebuilds.begin()
             undo.pop_all()
@@ -140,12 +129,11 @@ class Node:
         settings: Settings,
         random: Callable[[int], bytes],
         builders: Callable[[Path], Builder],
+        follows: bool,
         undo: ExitStack,
     ) -> None:
         """``undo`` closes again what was opened, when the rest of the start fails."""
-        self.store = Store(
-            settings.storage.data_dir, new_id=lambda: random(16), follower=self.follows
-        )
+        self.store = Store(settings.storage.data_dir, new_id=lambda: random(16), follower=follows)
         undo.callback(self.store.close)
         with self.store.read() as snapshot:
             position = snapshot.position
@@ -157,14 +145,14 @@ class Node:
             self.clock,
             queue_max=settings.storage.write_queue_max,
             # What a replica has not on disk it would have to ask for again.
-            lazy=settings.storage.wal_sync == "every_1000ms" and not self.follows,
+            lazy=settings.storage.wal_sync == "every_1000ms" and not follows,
             on_commit=self._committed,
             on_full=self.reserve.give_up,
         )
         undo.callback(self.writer.stop)
         with self.store.read() as snapshot:
             known = snapshot.generations()
-        if not known and self.follows:
+        if not known and follows:
             raise FailedPrecondition(
                 "the store is empty: a replica begins with the log of its primary",
                 reason="NOT_BOOTSTRAPPED",
@@ -225,9 +213,13 @@ class Node:
             random=random,
             guard_writes=self.reserve.guard,
             guard_changes=self._guard_changes,
-            own_log_wait_s=own_log_wait_s(settings),
+            confirm=self.confirm,
+            own_log_wait_s=lambda: None if self.leading.follows else own_log_wait_s(settings),
         )
-        self.feed = Feed(self.store, self.writer, self.progress, self.clock)
+        acks = Acks(ack_settings(settings))
+        self.feed = Feed(self.store, self.writer, self.progress, acks, self.clock)
+        self.leading = Leading(self.store, self.writer, self.feed)
+        self.degradation.mark = self.leading.mark
         self.bootstraps = Bootstraps(self.store)
         self._schedule = Schedule(settings.lifecycle.compact_cron, self._now())
         self.metrics.bind(self.readings)
@@ -312,14 +304,7 @@ class Node:
         return gone
 
     def _guard_changes(self) -> None:
-        if self.follows:
-            address = self.primary().address
-            raise FailedPrecondition(
-                "this node is a replica: it takes no changes",
-                reason="NOT_PRIMARY",
-                hint=f"send it to the primary{f' at {address}' if address else ''}",
-                metadata={"primary": address},
-            )
+        self.leading.guard()
         if self._displaced:
             raise Unavailable(
                 "the data directory is no longer there",
@@ -327,6 +312,10 @@ class Node:
                 hint="it was moved or deleted under the running node: put it back, or start anew",
                 retry_after_ms=5_000,
             )
+
+    def confirm(self, control: Control) -> None:
+        """Waits until the replicas that are to have each write have what is committed now."""
+        self.feed.acks.confirm(self.progress.position, control)
 
     def tick(self) -> None:
         """One round of upkeep: disk, expiry, truncation, erasure, schedule, checks."""
@@ -388,7 +377,7 @@ class Node:
                 ),
                 bool(snapshot.due_requests(now - DAY_MS, 1)),
             )
-        if self.follows:
+        if self.leading.follows:
             # Expiry and truncation come with the log.
             due = (False, False, due[2])
         steps: tuple[Callable[[WriteTxn], bool], ...] = (
@@ -421,12 +410,9 @@ class Node:
         if any(record.entry.generation for record in records):
             self.generations.refresh()
 
-    def _take_recalls(self, batch: Recalls) -> None:
-        self.writer.run(batch)
-
     def _flush_recalls(self) -> None:
         for batch in self.recalls.batches():
-            self.take_recalls(batch)
+            self.leading.take_recalls(batch)
 
     # -- telling -----------------------------------------------------------------------
 
@@ -449,6 +435,11 @@ class Node:
         """Says that the node is about to stop."""
         self._ready = False
 
+    def _role(self) -> str:
+        if self.settings.node.role == "standalone":
+            return "standalone"
+        return "replica" if self.leading.follows else "primary"
+
     def health(self) -> HealthAnswer:
         """How the node is. Never blocks, never raises."""
         reasons = [] if self._ready else ["stopping"]
@@ -458,9 +449,9 @@ class Node:
             reasons.append("the disk is full: writes are refused")
         if self._overdue:
             reasons.append(self._overdue)
-        primary = self.primary() if self.follows else Primary()
-        if primary.trouble:
-            reasons.append(primary.trouble)
+        primary = self.leading.primary()
+        if trouble := self.leading.trouble:
+            reasons.append(trouble)
         with self.store.read() as snapshot:
             epoch = snapshot.epoch
             position = format_position(snapshot.store_id, epoch, snapshot.position)
@@ -483,7 +474,7 @@ class Node:
             )
         return HealthAnswer(
             ready=self._ready and not self._displaced,
-            role=self.settings.node.role,
+            role=self._role(),
             position=position,
             degraded=self.degradation.current,
             load=Load(
@@ -529,9 +520,9 @@ class Node:
             graphs_outdated=rebuild.survey.to_rebuild,
             snapshot_time=self.snapshots.last_time / 1_000,
             snapshot_interval=self.snapshots.settings.interval_ms / 1_000,
-            replica_lag_ms=health.lag_ms if self.follows else None,
-            replica_lag_positions=health.lag_positions if self.follows else None,
-            followers=len(self.feed.followers),
+            replica_lag_ms=health.lag_ms if self.leading.follows else None,
+            replica_lag_positions=health.lag_positions if self.leading.follows else None,
+            followers=len(self.feed.acks.followers),
             follower_lag_positions=self.feed.behind,
         )
 

@@ -26,9 +26,15 @@ def format_position(store_id: str, epoch: int, position: int) -> str:
 
 
 def parse_position(
-    text: str, store_id: str, epoch: int, starts: Mapping[int, int] | None = None
-) -> int:
-    """The log position from its opaque form. ``starts`` has the first position of epochs.
+    text: str,
+    store_id: str,
+    epoch: int,
+    starts: Mapping[int, int] | None = None,
+    *,
+    ahead: bool = False,
+) -> int | None:
+    """The log position from its opaque form. ``starts`` has the first position of epochs;
+    ``ahead``: the node follows another, so that one of an epoch to come is None: not yet.
 
     Raises InvalidArgument for anything that is not one, PositionLost for one of another
     store or of a history that was abandoned: of an epoch to come, or of an earlier one and
@@ -38,7 +44,11 @@ def parse_position(
         store, at_epoch, position = unpack_position(text)
     except ValueError:
         raise invalid("min_position", "not a position that a Write or Forget returned") from None
-    if store != bytes.fromhex(store_id)[:8] or at_epoch > epoch:
+    if store != bytes.fromhex(store_id)[:8]:
+        raise lost_position()
+    if at_epoch > epoch:
+        if ahead:
+            return None
         raise lost_position()
     if any(later > at_epoch and position >= first for later, first in (starts or {}).items()):
         raise lost_position()

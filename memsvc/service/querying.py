@@ -73,6 +73,11 @@ class Progress:
         self._position = position
         self._moved = threading.Condition()
 
+    @property
+    def position(self) -> int:
+        """The last one that was reached."""
+        return self._position
+
     def reached(self, position: int) -> None:
         """Told by the writer after each commit."""
         with self._moved:
@@ -106,7 +111,7 @@ class QueryService:
         settings: CallSettings,
         *,
         clock: Callable[[], int],
-        own_log_wait_s: float | None = None,
+        own_log_wait_s: Callable[[], float | None] = lambda: None,
     ) -> None:
         self._store = store
         self._searcher = searcher
@@ -178,8 +183,11 @@ class QueryService:
     def _await_position(self, text: str, control: Control) -> None:
         if not text:
             return
-        position = self._parse_position(text)
-        until, own = control.deadline, self._own_log_wait_s
+        until, own = control.deadline, self._own_log_wait_s()
+        while (position := self._parse_position(text, ahead=own is None)) is None:
+            # Of an epoch that this follower has not heard of.
+            if not self._progress.wait_for(self._progress.position + 1, control):
+                raise _not_reached()
         if own is not None:
             # What this node has answered is in its log by now, and nobody else adds to it. To
             # wait longer would hold a thread for each made-up position.
@@ -187,18 +195,15 @@ class QueryService:
         if not self._progress.wait_for(position, Control(until, control.cancelled)):
             if own is not None and control.remaining() > 0 and not control.cancelled():
                 raise lost_position()
-            raise DeadlineExceeded(
-                f"position {position} was not reached within the deadline",
-                reason="POSITION_NOT_REACHED",
-                hint="allow more time, or ask the primary",
-                retry_after_ms=200,
-            )
+            raise _not_reached()
         # While it waited, the position may have been lost and given to another write.
         self._parse_position(text)
 
-    def _parse_position(self, text: str) -> int:
+    def _parse_position(self, text: str, *, ahead: bool = False) -> int | None:
         with self._store.read() as snapshot:
-            return parse_position(text, snapshot.store_id, snapshot.epoch, snapshot.epochs)
+            return parse_position(
+                text, snapshot.store_id, snapshot.epoch, snapshot.epochs, ahead=ahead
+            )
 
     def _position(self) -> str:
         with self._store.read() as snapshot:
@@ -218,6 +223,15 @@ class QueryService:
         """One fewer."""
         with self._active_lock:
             self._active -= 1
+
+
+def _not_reached() -> DeadlineExceeded:
+    return DeadlineExceeded(
+        "the position was not reached within the deadline",
+        reason="POSITION_NOT_REACHED",
+        hint="allow more time, or ask the primary",
+        retry_after_ms=200,
+    )
 
 
 class _Counted:

@@ -43,6 +43,7 @@ from memsvc.service.access import Access, Gate
 from memsvc.service.api import (
     AgentFacts,
     Control,
+    Promoted,
     RebuildAnswer,
     RebuildFailure,
     SnapshotFacts,
@@ -244,6 +245,10 @@ class FakeAdmin:
     def take_snapshot(self) -> SnapshotFacts:
         self.asked.append("snapshot")
         return SnapshotFacts("/snapshots/one", 7, 2, 1_000, 4_096)
+
+    def promote(self, force: bool, accept_loss: bool) -> Promoted:
+        self.asked.append((force, accept_loss))
+        return Promoted(3, 8, "node-1:8850", ("node-3:8850",), accept_loss)
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,7 @@ def test_every_method_can_be_called_from_reflection_alone() -> None:
         }
         called = set(call_all(opened, "memsvc.v1.MemoryService"))
         assert called == {"Write", "Query", "Forget", "Health"}
-        assert len(set(call_all(opened, "memsvc.admin.v1.AdminService"))) == 11
+        assert len(set(call_all(opened, "memsvc.admin.v1.AdminService"))) == 12
 
 
 def test_open_reflection_streams_do_not_stop_the_service() -> None:
@@ -89,7 +89,7 @@ def test_open_reflection_streams_do_not_stop_the_service() -> None:
     with rpc_server(edge) as server, channel(server.port) as opened:
         stub = reflection_pb2_grpc.ServerReflectionStub(opened)
         streams = []
-        for _ in range(12):
+        for _ in range(13):
 
             def forever() -> Iterator[reflection_pb2.ServerReflectionRequest]:
                 yield reflection_pb2.ServerReflectionRequest(list_services="")

@@ -38,7 +38,8 @@ CALL_S = 30.0
 
 
 class Node:
-    """One server process. ``settings`` are dotted keys; the defaults suit small tests."""
+    """One server process. ``settings`` are dotted keys; the defaults suit small tests. ``prefix``
+    begins its command, ``host`` is where the test reaches it."""
 
     def __init__(self, folder: Path, *, data_dir: Path | None = None, **settings: Any) -> None:
         self.folder = folder
@@ -46,7 +47,9 @@ class Node:
         self.data_dir = data_dir or folder / "data"
         self.config = folder / "memsvc.yaml"
         self.log_file = folder / "server.log"
+        self.host = "127.0.0.1"
         self.port, self.http_port = free_port(), free_port()
+        self.prefix: list[str] = []
         self.settings: dict[str, Any] = {
             "server.listen": f"127.0.0.1:{self.port}",
             "server.http_listen": f"127.0.0.1:{self.http_port}",
@@ -85,7 +88,7 @@ class Node:
         self.disconnect()
         with self.log_file.open("ab") as log:
             self.process = subprocess.Popen(
-                [*prefix, *(command or self.command)],
+                [*self.prefix, *prefix, *(command or self.command)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -168,7 +171,7 @@ class Node:
         """The connection; made anew after a restart."""
         if self._channel is None:
             self._channel = grpc.insecure_channel(
-                f"127.0.0.1:{self.port}",
+                f"{self.host}:{self.port}",
                 options=[
                     ("grpc.use_local_subchannel_pool", 1),
                     ("grpc.max_receive_message_length", 1 << 26),

@@ -818,3 +818,69 @@ class TakeSnapshotResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TakeSnapshotResponse: _TypeAlias = TakeSnapshotResponse  # noqa: Y015
+
+@_typing.final
+class PromoteRequest(_message.Message):
+    """A replica should be primary."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FORCE_FIELD_NUMBER: _builtins.int
+    ACCEPT_LOSS_FIELD_NUMBER: _builtins.int
+    force: _builtins.bool
+    """Do not ask the primary: it is lost, or must go."""
+    accept_loss: _builtins.bool
+    """With "force": also when writes that were acknowledged may be missing here."""
+    def __init__(
+        self,
+        *,
+        force: _builtins.bool = ...,
+        accept_loss: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accept_loss", b"accept_loss", "force", b"force"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PromoteRequest: _TypeAlias = PromoteRequest  # noqa: Y015
+
+@_typing.final
+class PromoteResponse(_message.Message):
+    """It is."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPOCH_FIELD_NUMBER: _builtins.int
+    POSITION_FIELD_NUMBER: _builtins.int
+    FORMER_FIELD_NUMBER: _builtins.int
+    SILENT_FIELD_NUMBER: _builtins.int
+    MAY_LACK_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    """The epoch that began with it."""
+    position: _builtins.int
+    """Position of the first entry of that epoch."""
+    former: _builtins.str
+    """replication.listen of the former primary."""
+    may_lack: _builtins.bool
+    """Whether writes that were acknowledged may be missing."""
+    @_builtins.property
+    def silent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Nodes of the group that did not answer. They will be told when they come back."""
+
+    def __init__(
+        self,
+        *,
+        epoch: _builtins.int = ...,
+        position: _builtins.int = ...,
+        former: _builtins.str = ...,
+        silent: _abc.Iterable[_builtins.str] | None = ...,
+        may_lack: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "former", b"former", "may_lack", b"may_lack", "position", b"position", "silent", b"silent"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PromoteResponse: _TypeAlias = PromoteResponse  # noqa: Y015

@@ -90,6 +90,11 @@ class AdminServiceStub:
                 request_serializer=memsvc_dot_admin_dot_v1_dot_admin__service__pb2.TakeSnapshotRequest.SerializeToString,
                 response_deserializer=memsvc_dot_admin_dot_v1_dot_admin__service__pb2.TakeSnapshotResponse.FromString,
                 _registered_method=True)
+        self.Promote = channel.unary_unary(
+                '/memsvc.admin.v1.AdminService/Promote',
+                request_serializer=memsvc_dot_admin_dot_v1_dot_admin__service__pb2.PromoteRequest.SerializeToString,
+                response_deserializer=memsvc_dot_admin_dot_v1_dot_admin__service__pb2.PromoteResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer:
@@ -174,6 +179,15 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Promote(self, request, context):
+        """Makes this replica the primary of its group (replication.nodes). Without "force" its
+        primary hands over: no write is lost, and none is taken for about a second. With it the others are
+        told to follow this node; what the former primary alone has is given up.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -231,6 +245,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.TakeSnapshot,
                     request_deserializer=memsvc_dot_admin_dot_v1_dot_admin__service__pb2.TakeSnapshotRequest.FromString,
                     response_serializer=memsvc_dot_admin_dot_v1_dot_admin__service__pb2.TakeSnapshotResponse.SerializeToString,
+            ),
+            'Promote': grpc.unary_unary_rpc_method_handler(
+                    servicer.Promote,
+                    request_deserializer=memsvc_dot_admin_dot_v1_dot_admin__service__pb2.PromoteRequest.FromString,
+                    response_serializer=memsvc_dot_admin_dot_v1_dot_admin__service__pb2.PromoteResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -531,6 +550,33 @@ class AdminService:
             '/memsvc.admin.v1.AdminService/TakeSnapshot',
             memsvc_dot_admin_dot_v1_dot_admin__service__pb2.TakeSnapshotRequest.SerializeToString,
             memsvc_dot_admin_dot_v1_dot_admin__service__pb2.TakeSnapshotResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Promote(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/memsvc.admin.v1.AdminService/Promote',
+            memsvc_dot_admin_dot_v1_dot_admin__service__pb2.PromoteRequest.SerializeToString,
+            memsvc_dot_admin_dot_v1_dot_admin__service__pb2.PromoteResponse.FromString,
             options,
             channel_credentials,
             insecure,

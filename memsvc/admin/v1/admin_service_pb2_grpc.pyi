@@ -57,6 +57,11 @@ class AdminServiceStub:
     """Reads the configuration and the tokens file again."""
     TakeSnapshot: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.TakeSnapshotRequest, _admin_service_pb2.TakeSnapshotResponse]
     """Takes a snapshot now, into storage.snapshot_dir of the node."""
+    Promote: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.PromoteRequest, _admin_service_pb2.PromoteResponse]
+    """Makes this replica the primary of its group (replication.nodes). Without "force" its
+    primary hands over: no write is lost, and none is taken for about a second. With it the others are
+    told to follow this node; what the former primary alone has is given up.
+    """
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
@@ -87,6 +92,11 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Reads the configuration and the tokens file again."""
     TakeSnapshot: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.TakeSnapshotRequest, _admin_service_pb2.TakeSnapshotResponse]  # type: ignore[assignment]
     """Takes a snapshot now, into storage.snapshot_dir of the node."""
+    Promote: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.PromoteRequest, _admin_service_pb2.PromoteResponse]  # type: ignore[assignment]
+    """Makes this replica the primary of its group (replication.nodes). Without "force" its
+    primary hands over: no write is lost, and none is taken for about a second. With it the others are
+    told to follow this node; what the former primary alone has is given up.
+    """
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     """Administration of one node."""
@@ -180,5 +190,16 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_service_pb2.TakeSnapshotResponse, _abc.Awaitable[_admin_service_pb2.TakeSnapshotResponse]]:
         """Takes a snapshot now, into storage.snapshot_dir of the node."""
+
+    @_abc_1.abstractmethod
+    def Promote(
+        self,
+        request: _admin_service_pb2.PromoteRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_service_pb2.PromoteResponse, _abc.Awaitable[_admin_service_pb2.PromoteResponse]]:
+        """Makes this replica the primary of its group (replication.nodes). Without "force" its
+        primary hands over: no write is lost, and none is taken for about a second. With it the others are
+        told to follow this node; what the former primary alone has is given up.
+        """
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

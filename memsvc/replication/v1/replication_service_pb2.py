@@ -25,37 +25,37 @@ _sym_db = _symbol_database.Default()
 from memsvc.replication.v1 import log_pb2 as memsvc_dot_replication_dot_v1_dot_log__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n/memsvc/replication/v1/replication_service.proto\x12\x15memsvc.replication.v1\x1a\x1fmemsvc/replication/v1/log.proto\"M\n\x08Standing\x12\x10\n\x08store_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x10\n\x08position\x18\x03 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x04 \x01(\x0c\"w\n\x0cProbeRequest\x12\x31\n\x08standing\x18\x01 \x01(\x0b\x32\x1f.memsvc.replication.v1.Standing\x12\x12\n\nlog_format\x18\x02 \x01(\r\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\x0f\n\x07node_id\x18\x04 \x01(\t\"\xb9\x01\n\rProbeResponse\x12/\n\x07verdict\x18\x01 \x01(\x0e\x32\x1e.memsvc.replication.v1.Verdict\x12\x31\n\x08standing\x18\x02 \x01(\x0b\x32\x1f.memsvc.replication.v1.Standing\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x12\n\nlog_format\x18\x04 \x01(\r\x12\x0f\n\x07version\x18\x05 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x06 \x01(\t\"\'\n\x08\x46ilePart\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\r\n\x05\x62ytes\x18\x02 \x01(\x04\"\x85\x01\n\x0b\x43opyRequest\x12\x35\n\x08\x66ollower\x18\x01 \x01(\x0b\x32#.memsvc.replication.v1.ProbeRequest\x12\x10\n\x08snapshot\x18\x02 \x01(\t\x12-\n\x04have\x18\x03 \x03(\x0b\x32\x1f.memsvc.replication.v1.FilePart\"^\n\x0c\x43opyResponse\x12\x10\n\x08snapshot\x18\x01 \x01(\t\x12\x10\n\x08manifest\x18\x02 \x01(\x0c\x12\x0c\n\x04path\x18\x03 \x01(\t\x12\x0e\n\x06offset\x18\x04 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x05 \x01(\x0c\"\x9a\x01\n\rFollowRequest\x12\x34\n\x05start\x18\x01 \x01(\x0b\x32#.memsvc.replication.v1.ProbeRequestH\x00\x12\x11\n\x07\x61pplied\x18\x02 \x01(\x04H\x00\x12\x35\n\x07recalls\x18\x03 \x01(\x0b\x32\".memsvc.replication.v1.RecallBatchH\x00\x42\t\n\x07message\"[\n\x0bRecallBatch\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\r\n\x05\x61gent\x18\x03 \x01(\t\x12\x0b\n\x03ids\x18\x04 \x01(\x0c\x12\x0e\n\x06\x63ounts\x18\x05 \x03(\r\"P\n\rEffectPayload\x12\x0e\n\x06\x65\x66\x66\x65\x63t\x18\x01 \x01(\r\x12/\n\x07payload\x18\x02 \x01(\x0b\x32\x1e.memsvc.replication.v1.Payload\"_\n\x06Record\x12\r\n\x05\x65ntry\x18\x01 \x01(\x0c\x12\x0e\n\x06\x64igest\x18\x02 \x01(\x0c\x12\x36\n\x08payloads\x18\x03 \x03(\x0b\x32$.memsvc.replication.v1.EffectPayload\"w\n\x0e\x46ollowResponse\x12.\n\x07records\x18\x01 \x03(\x0b\x32\x1d.memsvc.replication.v1.Record\x12\x10\n\x08position\x18\x02 \x01(\x04\x12\x0c\n\x04time\x18\x03 \x01(\x03\x12\x15\n\rrecalls_taken\x18\x04 \x01(\x04*r\n\x07Verdict\x12\x17\n\x13VERDICT_UNSPECIFIED\x10\x00\x12\x12\n\x0eVERDICT_FOLLOW\x10\x01\x12\x12\n\x0eVERDICT_FORKED\x10\x02\x12\x11\n\rVERDICT_AHEAD\x10\x03\x12\x13\n\x0fVERDICT_TOO_OLD\x10\x04\x32\x96\x02\n\x12ReplicationService\x12R\n\x05Probe\x12#.memsvc.replication.v1.ProbeRequest\x1a$.memsvc.replication.v1.ProbeResponse\x12Q\n\x04\x43opy\x12\".memsvc.replication.v1.CopyRequest\x1a#.memsvc.replication.v1.CopyResponse0\x01\x12Y\n\x06\x46ollow\x12$.memsvc.replication.v1.FollowRequest\x1a%.memsvc.replication.v1.FollowResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n/memsvc/replication/v1/replication_service.proto\x12\x15memsvc.replication.v1\x1a\x1fmemsvc/replication/v1/log.proto\"M\n\x08Standing\x12\x10\n\x08store_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x10\n\x08position\x18\x03 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x04 \x01(\x0c\"\x96\x01\n\x0cProbeRequest\x12\x31\n\x08standing\x18\x01 \x01(\x0b\x32\x1f.memsvc.replication.v1.Standing\x12\x12\n\nlog_format\x18\x02 \x01(\r\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\x0f\n\x07node_id\x18\x04 \x01(\t\x12\x0e\n\x06listen\x18\x05 \x01(\t\x12\r\n\x05\x66\x65nce\x18\x06 \x01(\x04\"\xcb\x01\n\rProbeResponse\x12/\n\x07verdict\x18\x01 \x01(\x0e\x32\x1e.memsvc.replication.v1.Verdict\x12\x31\n\x08standing\x18\x02 \x01(\x0b\x32\x1f.memsvc.replication.v1.Standing\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x12\n\nlog_format\x18\x04 \x01(\r\x12\x0f\n\x07version\x18\x05 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x06 \x01(\t\x12\x10\n\x08min_acks\x18\x07 \x01(\r\"\'\n\x08\x46ilePart\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\r\n\x05\x62ytes\x18\x02 \x01(\x04\"\x85\x01\n\x0b\x43opyRequest\x12\x35\n\x08\x66ollower\x18\x01 \x01(\x0b\x32#.memsvc.replication.v1.ProbeRequest\x12\x10\n\x08snapshot\x18\x02 \x01(\t\x12-\n\x04have\x18\x03 \x03(\x0b\x32\x1f.memsvc.replication.v1.FilePart\"^\n\x0c\x43opyResponse\x12\x10\n\x08snapshot\x18\x01 \x01(\t\x12\x10\n\x08manifest\x18\x02 \x01(\x0c\x12\x0c\n\x04path\x18\x03 \x01(\t\x12\x0e\n\x06offset\x18\x04 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x05 \x01(\x0c\"\x9a\x01\n\rFollowRequest\x12\x34\n\x05start\x18\x01 \x01(\x0b\x32#.memsvc.replication.v1.ProbeRequestH\x00\x12\x11\n\x07\x61pplied\x18\x02 \x01(\x04H\x00\x12\x35\n\x07recalls\x18\x03 \x01(\x0b\x32\".memsvc.replication.v1.RecallBatchH\x00\x42\t\n\x07message\"[\n\x0bRecallBatch\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\r\n\x05\x61gent\x18\x03 \x01(\t\x12\x0b\n\x03ids\x18\x04 \x01(\x0c\x12\x0e\n\x06\x63ounts\x18\x05 \x03(\r\"P\n\rEffectPayload\x12\x0e\n\x06\x65\x66\x66\x65\x63t\x18\x01 \x01(\r\x12/\n\x07payload\x18\x02 \x01(\x0b\x32\x1e.memsvc.replication.v1.Payload\"_\n\x06Record\x12\r\n\x05\x65ntry\x18\x01 \x01(\x0c\x12\x0e\n\x06\x64igest\x18\x02 \x01(\x0c\x12\x36\n\x08payloads\x18\x03 \x03(\x0b\x32$.memsvc.replication.v1.EffectPayload\"w\n\x0e\x46ollowResponse\x12.\n\x07records\x18\x01 \x03(\x0b\x32\x1d.memsvc.replication.v1.Record\x12\x10\n\x08position\x18\x02 \x01(\x04\x12\x0c\n\x04time\x18\x03 \x01(\x03\x12\x15\n\rrecalls_taken\x18\x04 \x01(\x04*\x8b\x01\n\x07Verdict\x12\x17\n\x13VERDICT_UNSPECIFIED\x10\x00\x12\x12\n\x0eVERDICT_FOLLOW\x10\x01\x12\x12\n\x0eVERDICT_FORKED\x10\x02\x12\x11\n\rVERDICT_AHEAD\x10\x03\x12\x13\n\x0fVERDICT_TOO_OLD\x10\x04\x12\x17\n\x13VERDICT_NOT_PRIMARY\x10\x05\x32\x96\x02\n\x12ReplicationService\x12R\n\x05Probe\x12#.memsvc.replication.v1.ProbeRequest\x1a$.memsvc.replication.v1.ProbeResponse\x12Q\n\x04\x43opy\x12\".memsvc.replication.v1.CopyRequest\x1a#.memsvc.replication.v1.CopyResponse0\x01\x12Y\n\x06\x46ollow\x12$.memsvc.replication.v1.FollowRequest\x1a%.memsvc.replication.v1.FollowResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'memsvc.replication.v1.replication_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_VERDICT']._serialized_start=1318
-  _globals['_VERDICT']._serialized_end=1432
+  _globals['_VERDICT']._serialized_start=1369
+  _globals['_VERDICT']._serialized_end=1508
   _globals['_STANDING']._serialized_start=107
   _globals['_STANDING']._serialized_end=184
-  _globals['_PROBEREQUEST']._serialized_start=186
-  _globals['_PROBEREQUEST']._serialized_end=305
-  _globals['_PROBERESPONSE']._serialized_start=308
-  _globals['_PROBERESPONSE']._serialized_end=493
-  _globals['_FILEPART']._serialized_start=495
-  _globals['_FILEPART']._serialized_end=534
-  _globals['_COPYREQUEST']._serialized_start=537
-  _globals['_COPYREQUEST']._serialized_end=670
-  _globals['_COPYRESPONSE']._serialized_start=672
-  _globals['_COPYRESPONSE']._serialized_end=766
-  _globals['_FOLLOWREQUEST']._serialized_start=769
-  _globals['_FOLLOWREQUEST']._serialized_end=923
-  _globals['_RECALLBATCH']._serialized_start=925
-  _globals['_RECALLBATCH']._serialized_end=1016
-  _globals['_EFFECTPAYLOAD']._serialized_start=1018
-  _globals['_EFFECTPAYLOAD']._serialized_end=1098
-  _globals['_RECORD']._serialized_start=1100
-  _globals['_RECORD']._serialized_end=1195
-  _globals['_FOLLOWRESPONSE']._serialized_start=1197
-  _globals['_FOLLOWRESPONSE']._serialized_end=1316
-  _globals['_REPLICATIONSERVICE']._serialized_start=1435
-  _globals['_REPLICATIONSERVICE']._serialized_end=1713
+  _globals['_PROBEREQUEST']._serialized_start=187
+  _globals['_PROBEREQUEST']._serialized_end=337
+  _globals['_PROBERESPONSE']._serialized_start=340
+  _globals['_PROBERESPONSE']._serialized_end=543
+  _globals['_FILEPART']._serialized_start=545
+  _globals['_FILEPART']._serialized_end=584
+  _globals['_COPYREQUEST']._serialized_start=587
+  _globals['_COPYREQUEST']._serialized_end=720
+  _globals['_COPYRESPONSE']._serialized_start=722
+  _globals['_COPYRESPONSE']._serialized_end=816
+  _globals['_FOLLOWREQUEST']._serialized_start=819
+  _globals['_FOLLOWREQUEST']._serialized_end=973
+  _globals['_RECALLBATCH']._serialized_start=975
+  _globals['_RECALLBATCH']._serialized_end=1066
+  _globals['_EFFECTPAYLOAD']._serialized_start=1068
+  _globals['_EFFECTPAYLOAD']._serialized_end=1148
+  _globals['_RECORD']._serialized_start=1150
+  _globals['_RECORD']._serialized_end=1245
+  _globals['_FOLLOWRESPONSE']._serialized_start=1247
+  _globals['_FOLLOWRESPONSE']._serialized_end=1366
+  _globals['_REPLICATIONSERVICE']._serialized_start=1511
+  _globals['_REPLICATIONSERVICE']._serialized_end=1789
 # @@protoc_insertion_point(module_scope)

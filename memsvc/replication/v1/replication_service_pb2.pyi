@@ -36,6 +36,8 @@ class _VerdictEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Verdict.Value
     """It is ahead of the primary: the primary has lost entries, or is not one. Ask again later."""
     VERDICT_TOO_OLD: _Verdict.ValueType  # 4
     """It cannot apply entries of this version: a newer software is needed."""
+    VERDICT_NOT_PRIMARY: _Verdict.ValueType  # 5
+    """This node is no primary: ask another."""
 
 class Verdict(_Verdict, metaclass=_VerdictEnumTypeWrapper):
     """What a follower should do."""
@@ -50,6 +52,8 @@ VERDICT_AHEAD: Verdict.ValueType  # 3
 """It is ahead of the primary: the primary has lost entries, or is not one. Ask again later."""
 VERDICT_TOO_OLD: Verdict.ValueType  # 4
 """It cannot apply entries of this version: a newer software is needed."""
+VERDICT_NOT_PRIMARY: Verdict.ValueType  # 5
+"""This node is no primary: ask another."""
 Global___Verdict: _TypeAlias = Verdict  # noqa: Y015
 
 @_typing.final
@@ -96,12 +100,20 @@ class ProbeRequest(_message.Message):
     LOG_FORMAT_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     NODE_ID_FIELD_NUMBER: _builtins.int
+    LISTEN_FIELD_NUMBER: _builtins.int
+    FENCE_FIELD_NUMBER: _builtins.int
     log_format: _builtins.int
     """Latest version of log entries that it can apply."""
     version: _builtins.str
     """Its software version, for the primary's log."""
     node_id: _builtins.str
     """Name that it keeps across restarts, for the primary's log and metrics."""
+    listen: _builtins.str
+    """Its replication.listen, as in replication.nodes of the primary. Empty: it is not among
+    them, and does not count where writes wait for replicas.
+    """
+    fence: _builtins.int
+    """It follows no primary of an epoch below. 0: it was never fenced."""
     @_builtins.property
     def standing(self) -> Global___Standing:
         """Where it stands."""
@@ -113,10 +125,12 @@ class ProbeRequest(_message.Message):
         log_format: _builtins.int = ...,
         version: _builtins.str = ...,
         node_id: _builtins.str = ...,
+        listen: _builtins.str = ...,
+        fence: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["standing", b"standing"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["log_format", b"log_format", "node_id", b"node_id", "standing", b"standing", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence", "listen", b"listen", "log_format", b"log_format", "node_id", b"node_id", "standing", b"standing", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -134,6 +148,7 @@ class ProbeResponse(_message.Message):
     LOG_FORMAT_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     ADDRESS_FIELD_NUMBER: _builtins.int
+    MIN_ACKS_FIELD_NUMBER: _builtins.int
     verdict: Global___Verdict.ValueType
     """What to do."""
     reason: _builtins.str
@@ -144,6 +159,8 @@ class ProbeResponse(_message.Message):
     """Software version of the primary."""
     address: _builtins.str
     """Where clients reach the primary: host:port of its gRPC service."""
+    min_acks: _builtins.int
+    """Replicas that have each write on their disks before it is answered."""
     @_builtins.property
     def standing(self) -> Global___Standing:
         """Where the primary stands."""
@@ -157,10 +174,11 @@ class ProbeResponse(_message.Message):
         log_format: _builtins.int = ...,
         version: _builtins.str = ...,
         address: _builtins.str = ...,
+        min_acks: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["standing", b"standing"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "log_format", b"log_format", "reason", b"reason", "standing", b"standing", "verdict", b"verdict", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "log_format", b"log_format", "min_acks", b"min_acks", "reason", b"reason", "standing", b"standing", "verdict", b"verdict", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import memsvc
+import replicas
 from memsvc.domain.errors import Code
 from memsvc.http.problems import REASON_STATUSES, STATUSES
 
@@ -65,6 +66,7 @@ def used() -> tuple[set[str], set[str]]:
     paths = list(PACKAGE.glob("*.py"))
     for folder in EDGES:
         paths += (PACKAGE / folder).rglob("*.py")
+    paths += Path(replicas.__file__).parent.glob("*.py")
     for path in paths:
         if "_pb2" not in path.name:
             found = reasons_in(ast.parse(path.read_text()))

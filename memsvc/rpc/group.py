@@ -1,0 +1,81 @@
+"""What the nodes of a group ask each other: gRPC in front of a GroupApi."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import grpc
+
+from memsvc.domain.group import Seen
+from memsvc.domain.replication import Standing
+from memsvc.replication.v1 import group_service_pb2 as pb
+from memsvc.replication.v1 import group_service_pb2_grpc as pb_grpc
+from memsvc.rpc.replication import admit, standing_message
+
+
+class GroupApi(Protocol):
+    """The part that a node plays in its group."""
+
+    def status(self) -> Seen:
+        """What it is. Never waits."""
+
+    def fence(self, epoch: int, primary: str, store_id: str) -> tuple[bool, Seen]:
+        """Follows ``primary`` and nobody of an epoch below from here on; whether it does, and
+        what it is after that."""
+
+    def prepare(self, node_id: str, epoch: int) -> tuple[str, Standing]:
+        """Takes no changes for some seconds: why not ("" = it does), and where its log ends."""
+
+    def commit(self, node_id: str, epoch: int, primary: str) -> str:
+        """Follows ``primary`` from here on: why not ("" = it does)."""
+
+
+class GroupServicer(pb_grpc.GroupServiceServicer):
+    """memsvc.replication.v1.GroupService. ``token`` "" asks for none."""
+
+    def __init__(self, group: GroupApi, token: str) -> None:
+        self._group = group
+        self._token = token
+
+    def Status(self, request: pb.StatusRequest, context: grpc.ServicerContext) -> pb.StatusResponse:
+        """See the proto."""
+        admit(context, self._token)
+        seen = self._group.status()
+        return pb.StatusResponse(
+            node_id=seen.node_id,
+            leads=seen.leads,
+            standing=standing_message(seen.standing),
+            fence=seen.fence,
+            primary=seen.primary,
+            address=seen.address,
+            min_acks=seen.min_acks,
+        )
+
+    def Fence(self, request: pb.FenceRequest, context: grpc.ServicerContext) -> pb.FenceResponse:
+        """See the proto."""
+        admit(context, self._token)
+        fenced, seen = self._group.fence(request.epoch, request.primary, request.store_id)
+        return pb.FenceResponse(
+            fenced=fenced, fence=seen.fence, standing=standing_message(seen.standing)
+        )
+
+    def HandOver(
+        self, request: pb.HandOverRequest, context: grpc.ServicerContext
+    ) -> pb.HandOverResponse:
+        """See the proto."""
+        admit(context, self._token)
+        if request.step == pb.HAND_OVER_STEP_PREPARE:
+            reason, standing = self._group.prepare(request.node_id, request.epoch)
+        elif request.step == pb.HAND_OVER_STEP_COMMIT:
+            reason = self._group.commit(request.node_id, request.epoch, request.primary)
+            standing = self._group.status().standing
+        else:
+            reason, standing = "unknown step", self._group.status().standing
+        return pb.HandOverResponse(
+            done=not reason, reason=reason, standing=standing_message(standing)
+        )
+
+
+def add_group(group: GroupApi, server: grpc.Server, token: str) -> None:
+    """Has a server answer for the part that this node plays."""
+    pb_grpc.add_GroupServiceServicer_to_server(GroupServicer(group, token), server)

@@ -1,0 +1,132 @@
+"""Whether a node takes changes: it leads, is about to hand over, or follows another."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from memsvc.domain.errors import FailedPrecondition, Unavailable
+from memsvc.domain.replication import Standing
+from memsvc.domain.types import Degraded, DegradedLevel
+from memsvc.service.feed import Feed
+from memsvc.service.recalls import Recalls
+from memsvc.store import feed
+from memsvc.store.store import Store
+from memsvc.store.writer import Writer
+
+
+@dataclass(frozen=True, slots=True)
+class Primary:
+    """What a replica knows of its primary: where clients reach it, how far behind it this
+    node is, and what is wrong ("" = nothing)."""
+
+    address: str = ""
+    lag_positions: int = 0
+    lag_ms: int = 0
+    trouble: str = ""
+
+
+class Leading:
+    """The part of a node that may change while it serves.
+
+    The store itself refuses to append where the node does not lead, whatever asks for it;
+    ``guard`` tells callers sooner, and where to go.
+    """
+
+    def __init__(self, store: Store, writer: Writer, own_feed: Feed) -> None:
+        self._store = store
+        self._writer = writer
+        self._feed = own_feed
+        self._lock = threading.Lock()
+        self._handing_over = False
+        own_feed.leads = not store.follower
+        self.primary: Callable[[], Primary] = Primary
+        """On a replica: what is known of the one it follows."""
+        self.send_recalls: Callable[[Recalls], object] | None = None
+        """On a replica: takes recalls that were counted here to the primary."""
+
+    @property
+    def follows(self) -> bool:
+        """Whether the entries of the log come from another node."""
+        return not self._feed.leads
+
+    @property
+    def trouble(self) -> str:
+        """What people should know about it; "" = nothing."""
+        if self.follows:
+            return self.primary().trouble
+        if not self._feed.acks.lease:
+            return "changes are refused: fewer replicas are heard of than replication.min_acks"
+        return ""
+
+    def mark(self) -> Degraded:
+        """What answers are marked with: they are stale where another may be primary by now."""
+        if self.follows or self._feed.acks.lease:
+            return Degraded()
+        return Degraded(DegradedLevel.FALLBACK, "STALE")
+
+    def guard(self) -> None:
+        """Raises what a caller is told who wants to change something, where that is not to be."""
+        if self.follows:
+            address = self.primary().address
+            raise FailedPrecondition(
+                "this node is a replica: it takes no changes",
+                reason="NOT_PRIMARY",
+                hint=f"send it to the primary{f' at {address}' if address else ''}",
+                metadata={"primary": address},
+            )
+        if self._handing_over:
+            raise Unavailable(
+                "another node is about to be primary",
+                reason="HANDING_OVER",
+                hint="try again; if it is refused then, ask the node that the refusal names",
+                retry_after_ms=100,
+            )
+        self._feed.acks.guard()
+
+    def take_recalls(self, batch: Recalls) -> None:
+        """Puts recalls into the log, wherever that is."""
+        if self.send_recalls is not None:
+            self.send_recalls(batch)
+        else:
+            self._writer.run(batch)
+
+    # -- changing ----------------------------------------------------------------------
+
+    def freeze(self) -> Standing:
+        """Appends nothing more, and tells where the log ends. Readers and followers go on."""
+        with self._lock:
+            self._handing_over = True
+            self._store.follower = True
+            # A transaction that had begun may still append; this one comes after it.
+            self._writer.run(lambda _txn: None)
+            return self._standing()
+
+    def resume(self) -> None:
+        """Leads on after ``freeze``."""
+        with self._lock:
+            if not self.follows:
+                self._store.follower = False
+            self._handing_over = False
+
+    def follow(self) -> Standing:
+        """Leads no longer: its followers are sent away, and it appends nothing."""
+        standing = self.freeze()
+        with self._lock:
+            self._feed.leads = False
+            self._handing_over = False
+        return standing
+
+    def lead(self, epoch: int) -> Standing:
+        """Begins an epoch and takes changes. The caller has seen to it that nobody else does."""
+        with self._lock:
+            self._writer.run(lambda txn: txn.begin_epoch(epoch, "promoted"))
+            self._store.follower = False
+            self.primary, self.send_recalls = Primary, None
+            self._feed.leads = True
+            return self._standing()
+
+    def _standing(self) -> Standing:
+        with self._store.read() as snapshot:
+            return feed.standing(snapshot)

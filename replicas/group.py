@@ -1,0 +1,309 @@
+"""The part that this node plays in its group: primary or replica, and how that changes.
+
+See DESIGN.md, "Promotion". Whatever is decided is written into the file ROLE before it is done,
+and done again after a crash.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Final
+
+from memsvc.config import Settings
+from memsvc.domain.errors import FailedPrecondition
+from memsvc.domain.group import Role, Seen, deposed, leader
+from memsvc.domain.replication import Standing
+from memsvc.service.node import Node
+from replicas.peers import Peers
+from replicas.replica import REPLICA, Replica, node_id
+from replicas.role import read_role, write_role
+
+log = logging.getLogger(__name__)
+
+LOOK_S: Final = 1.0
+"""How often a node asks the others what they are."""
+LOOK_AT_ONCE_S: Final = 0.1
+"""The same when its primary has just been lost."""
+HAND_OVER_S: Final = 5.0
+"""A primary that was asked to hand over goes on by itself when it is not asked to the end."""
+BUSY_S: Final = 3.0
+
+
+class Group:
+    """Role of a node, and its calls for the others (memsvc.rpc.group.GroupApi). ``on_restart``
+    is called when the process should end and begin anew. Raises FailedPrecondition."""
+
+    def __init__(self, node: Node, settings: Settings, on_restart: Callable[[str], None]) -> None:
+        self.node = node
+        self.peers = Peers(settings)
+        self.node_id = node_id(settings.storage.data_dir)
+        self._settings = settings
+        self._on_restart = on_restart
+        self._role = read_role(node.store.data_dir, settings)
+        self._own = ""
+        self._replica: Replica | None = None
+        self._lock = threading.RLock()
+        """Held while the role changes; never during a call to another node."""
+        self._handing: tuple[str, int, float] | None = None
+        self._wake = threading.Event()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="memsvc-group", daemon=True)
+
+    # -- life --------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Takes up the role. A primary asks first whether there is another by now."""
+        others = self._others()
+        with self._lock:
+            if self._role.leads:
+                self._finish_promotion()
+                later = deposed(self.status(), others)
+                if later is not None:
+                    self._step_down(later.listen, later.standing.epoch)
+            else:
+                self._follow(self._role)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends following and watching."""
+        self._stopping.set()
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        if self._replica is not None:
+            self._replica.stop()
+
+    def _finish_promotion(self) -> None:
+        """A promotion that a crash broke off after it was written down. Also the configuration
+        may have made a replica a primary."""
+        marker = self.node.store.data_dir / REPLICA
+        epoch = self.node.standing().epoch
+        if marker.exists() or self._role.fence > epoch:
+            self.node.leading.lead(max(epoch + 1, self._role.fence))
+            marker.unlink(missing_ok=True)
+
+    # -- what it is --------------------------------------------------------------------
+
+    @property
+    def role(self) -> Role:
+        """What it is."""
+        return self._role
+
+    @property
+    def own(self) -> str:
+        """Where the group reaches this node: "" as long as that was not found out."""
+        return self._own
+
+    def status(self) -> Seen:
+        """What it is, as others are told. Never waits."""
+        role, own = self._role, self._settings.replication
+        return Seen(
+            self._own,
+            self.node_id,
+            role.leads,
+            self.node.standing(),
+            max(role.fence, role.promoting),
+            role.primary,
+            own.advertise or self._settings.server.listen,
+            own.min_acks if role.leads else role.min_acks,
+        )
+
+    def look(self) -> tuple[list[Seen], list[str]]:
+        """What the others say they are, and which are silent. Finds out which this node is."""
+        seen = self.peers.look()
+        mine = next((found.listen for found in seen if found.node_id == self.node_id), self._own)
+        self._own = mine
+        store_id = self.node.store.store_id
+        others = [
+            found
+            for found in seen
+            if found.node_id != self.node_id and found.standing.store_id == store_id
+        ]
+        heard = {mine, *(found.listen for found in others)}
+        return others, [node for node in self.peers.nodes if node not in heard]
+
+    def _others(self) -> list[Seen]:
+        return self.look()[0] if self.peers.nodes else []
+
+    # -- asked by others ---------------------------------------------------------------
+
+    def fence(self, epoch: int, primary: str, store_id: str) -> tuple[bool, Seen]:
+        """Follows ``primary`` and nobody of an epoch below from here on; whether it does, and
+        what it is after that."""
+        with self._changing() as free:
+            mine = self.status()
+            late = epoch <= max(mine.fence, mine.standing.epoch)
+            if not free or late or store_id != mine.standing.store_id:
+                return False, mine
+            log.warning("%s is about to be primary, of epoch %d", primary, epoch)
+            self._step_down(primary, epoch)
+            return True, self.status()
+
+    def prepare(self, asking: str, epoch: int) -> tuple[str, Standing]:
+        """Takes no changes for some seconds: why not ("" = it does), and where its log ends."""
+        with self._changing() as free:
+            standing = self.node.standing()
+            if not free or not self._role.leads:
+                return "this node is not the primary", standing
+            if self._handing is not None and self._handing[0] != asking:
+                return f"it is about to hand over to {self._handing[0]}", standing
+            if epoch <= standing.epoch:
+                return f"epoch {epoch} is not above {standing.epoch}", standing
+            log.info("%s is about to be primary: no changes are taken", asking)
+            self._handing = asking, epoch, time.monotonic() + HAND_OVER_S
+            self._wake.set()
+            return "", self.node.leading.freeze()
+
+    def commit(self, asking: str, epoch: int, primary: str) -> str:
+        """Follows ``primary`` from here on: why not ("" = it does)."""
+        with self._changing() as free:
+            role = self._role
+            if not role.leads and (role.primary, role.fence) == (primary, epoch):
+                return ""
+            if not free or self._handing is None or self._handing[:2] != (asking, epoch):
+                return "it was asked too late: this node goes on as primary"
+            self._step_down(primary, epoch)
+            return ""
+
+    @contextmanager
+    def _changing(self) -> Iterator[bool]:
+        """Whether the role may be changed now: two nodes that ask each other must not wait for
+        ever."""
+        free = self._lock.acquire(timeout=BUSY_S)
+        try:
+            yield free and not self._stopping.is_set()
+        finally:
+            if free:
+                self._lock.release()
+
+    # -- changing ----------------------------------------------------------------------
+
+    def promise(self, epoch: int, *, alone: bool) -> Seen:
+        """On a candidate: promises itself an epoch; ``alone``: nothing more is taken from the
+        former primary either. What this node is then. Raises FailedPrecondition when it is late.
+        """
+        with self._lock:
+            mine = self.status()
+            if self._role.leads or epoch <= max(mine.fence, mine.standing.epoch):
+                raise _overtaken()
+            if alone:
+                self._end_following()
+                self._keep(replace(self._role, fence=epoch))
+            else:
+                self._keep(replace(self._role, promoting=epoch))
+            return self.status()
+
+    def give_up(self) -> None:
+        """On a candidate: goes on as a replica."""
+        with self._lock:
+            if not self._role.leads:
+                self._keep(replace(self._role, promoting=0))
+                if self._replica is None:
+                    self._follow(self._role)
+
+    def take_over(self, epoch: int) -> Standing:
+        """Becomes primary; the caller has seen to it that nobody else is. Where the epoch
+        begins. Raises FailedPrecondition when another was faster."""
+        with self._lock:
+            mine = self._role
+            if mine.leads or epoch < mine.fence or epoch <= self.node.standing().epoch:
+                raise _overtaken()
+            outbox = self._replica.outbox if self._replica is not None else None
+            self._end_following()
+            self._keep(mine.leading(epoch))
+            standing = self.node.leading.lead(epoch)
+            (self.node.store.data_dir / REPLICA).unlink(missing_ok=True)
+            log.warning("this node is primary, of epoch %d", epoch)
+        for batch in outbox.left(self.node_id) if outbox is not None else ():
+            self.node.feed.take_recalls(batch)
+        return standing
+
+    def _step_down(self, primary: str, epoch: int) -> None:
+        if self._role.leads:
+            self.node.leading.follow()
+        self._end_following()
+        self._handing = None
+        self._keep(self._role.following(primary, epoch))
+        self._follow(self._role)
+
+    def _follow(self, role: Role) -> None:
+        self._replica = Replica(
+            self.node,
+            self._settings,
+            role,
+            self._own,
+            on_restart=self._on_restart,
+            on_lost=self._wake.set,
+            on_news=self._wake.set,
+        )
+        self._replica.start()
+
+    def _end_following(self) -> None:
+        if self._replica is not None:
+            self._replica.stop()
+            self._replica = None
+
+    def _keep(self, role: Role) -> None:
+        write_role(self.node.store.data_dir, role)
+        self._role = role
+
+    # -- watching ----------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        while not self._stopping.is_set():
+            if self._wake.wait(LOOK_S):
+                self._wake.clear()
+                self._stopping.wait(LOOK_AT_ONCE_S)
+            if self._stopping.is_set():
+                return
+            try:
+                self._look_after()
+            except Exception:
+                log.exception("the other nodes were not asked; it is tried again")
+
+    def _look_after(self) -> None:
+        before = self._own
+        others = self._others()
+        with self._lock:
+            self._lapse()
+            if self._role.leads:
+                later = deposed(self.status(), others)
+                if later is not None:
+                    log.error("%s is primary of a later epoch, this node no longer", later.listen)
+                    self._step_down(later.listen, later.standing.epoch)
+                return
+            if self._replica is None:
+                return  # about to be primary
+            role = self._replica.role
+            now = leader(others, role.fence)
+            if now is not None and now.listen != role.primary:
+                log.info("%s is primary now", now.listen)
+                self._end_following()
+                self._keep(role.following(now.listen, role.fence))
+                self._follow(self._role)
+                return
+            if replace(role, promoting=self._role.promoting) != self._role:
+                self._keep(replace(role, promoting=self._role.promoting))
+            if self._own != before:
+                # The primary counts it only when it knows which of the group it is.
+                self._end_following()
+                self._follow(self._role)
+
+    def _lapse(self) -> None:
+        if self._handing is not None and time.monotonic() > self._handing[2]:
+            log.warning("%s did not take over: this node goes on as primary", self._handing[0])
+            self._handing = None
+            self.node.leading.resume()
+
+
+def _overtaken() -> FailedPrecondition:
+    return FailedPrecondition(
+        "another node was promoted, or is about to be",
+        reason="OVERTAKEN",
+        hint="ask the nodes of the group what they are with `memsvc health`",
+    )

@@ -1,0 +1,193 @@
+"""A replica becomes primary: asked for in good order, or by force after a loss."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import replace
+from typing import Final
+
+import grpc
+
+from memsvc.domain.errors import FailedPrecondition, MemsvcError, Unavailable
+from memsvc.domain.group import Seen, further, may_lack, next_epoch
+from memsvc.domain.replication import Standing
+from memsvc.replication.v1 import group_service_pb2 as pb
+from memsvc.service.api import Promoted
+from replicas.group import HAND_OVER_S, Group
+from replicas.source import told_by
+
+log = logging.getLogger(__name__)
+
+_POLL_S: Final = 0.005
+_AGAIN_S: Final = 1.0
+
+
+class Promotion:
+    """Makes a node primary of its group; one attempt at a time."""
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self._lock = threading.Lock()
+
+    def promote(self, force: bool, accept_loss: bool) -> Promoted:
+        """Returns when the node takes changes. Raises FailedPrecondition when it must not,
+        Unavailable when another node did not play its part; then the roles are as before, unless
+        the error says otherwise."""
+        if not self._lock.acquire(blocking=False):
+            raise Unavailable(
+                "it is being promoted", reason="PROMOTION_FAILED", retry_after_ms=1_000
+            )
+        try:
+            group = self._group
+            if group.role.leads:
+                raise FailedPrecondition("this node is primary already", reason="ALREADY_PRIMARY")
+            if not group.peers.nodes:
+                raise FailedPrecondition(
+                    "this node is of no group",
+                    reason="NO_GROUP",
+                    hint="set replication.nodes, the same list on every node",
+                )
+            others, silent = group.look()
+            if not group.own:
+                raise FailedPrecondition(
+                    "none of replication.nodes is this node",
+                    reason="NO_GROUP",
+                    hint="the list must have its replication.listen as the others reach it",
+                )
+            if force:
+                return self._by_force(others, silent, accept_loss)
+            return self._in_order(others, silent)
+        finally:
+            self._lock.release()
+
+    def start(self) -> None:
+        """After a restart: where the primary was about to hand over, asks it once more, until it
+        says whether it has."""
+        if self._group.role.promoting:
+            threading.Thread(target=self._finish, name="memsvc-promotion", daemon=True).start()
+
+    def _finish(self) -> None:
+        role = self._group.role
+        with self._lock:
+            try:
+                # The daemon thread ends with the process.
+                self._commit(role.primary, role.promoting, tries=2**31)
+            except MemsvcError as error:
+                log.warning("the promotion that a crash broke off is given up: %s", error)
+
+    # -- in good order -----------------------------------------------------------------
+
+    def _in_order(self, others: list[Seen], silent: list[str]) -> Promoted:
+        group = self._group
+        former = next((node for node in others if node.listen == group.role.primary), None)
+        if former is None or not former.leads:
+            raise FailedPrecondition(
+                f"the primary at {group.role.primary} does not answer",
+                reason="PRIMARY_SILENT",
+                hint="when it is lost, promote with force: it will then follow this node",
+            )
+        epoch = next_epoch([group.status(), *others])
+        try:
+            answer = group.peers.hand_over(
+                former.listen, self._request(pb.HAND_OVER_STEP_PREPARE, epoch)
+            )
+        except grpc.RpcError as error:
+            raise _failed(f"{former.listen} did not prepare: {told_by(error)}") from error
+        if not answer.done:
+            raise _failed(f"{former.listen} does not hand over: {answer.reason}")
+        self._catch_up(answer.standing.position, answer.standing.digest)
+        group.promise(epoch, alone=False)
+        standing = self._commit(former.listen, epoch, tries=5)
+        return Promoted(standing.epoch, standing.position, former.listen, tuple(silent), False)
+
+    def _catch_up(self, position: int, digest: bytes) -> None:
+        until = time.monotonic() + HAND_OVER_S - 1.0
+        while (standing := self._group.node.standing()).position < position:
+            if time.monotonic() > until:
+                raise _failed("this replica is too far behind its primary")
+            time.sleep(_POLL_S)
+        if (standing.position, standing.digest) != (position, digest):
+            raise _failed("its log is not the primary's")
+
+    def _commit(self, former: str, epoch: int, tries: int) -> Standing:
+        group = self._group
+        error: grpc.RpcError | None = None
+        for _ in range(tries):
+            try:
+                answer = group.peers.hand_over(
+                    former, self._request(pb.HAND_OVER_STEP_COMMIT, epoch)
+                )
+            except grpc.RpcError as found:
+                error = found
+                time.sleep(_AGAIN_S)
+                continue
+            if not answer.done:
+                group.give_up()
+                raise _failed(f"{former} did not hand over: {answer.reason}")
+            return group.take_over(epoch)
+        assert error is not None
+        raise Unavailable(
+            f"whether {former} has handed over is not known: {told_by(error)}",
+            reason="PROMOTION_FAILED",
+            hint="promote again, with force when the former primary is lost",
+        ) from error
+
+    def _request(self, step: pb.HandOverStep.ValueType, epoch: int) -> pb.HandOverRequest:
+        group = self._group
+        return pb.HandOverRequest(step=step, node_id=group.node_id, primary=group.own, epoch=epoch)
+
+    # -- by force ----------------------------------------------------------------------
+
+    def _by_force(self, others: list[Seen], silent: list[str], accept_loss: bool) -> Promoted:
+        group, former = self._group, self._group.role.primary
+        # Asked before anything is changed, and again of what has become of it.
+        self._check(group.status(), others, former, accept_loss)
+        epoch = next_epoch([group.status(), *others])
+        mine = group.promise(epoch, alone=True)
+        try:
+            request = pb.FenceRequest(
+                epoch=epoch,
+                node_id=group.node_id,
+                primary=group.own,
+                store_id=mine.standing.store_id,
+            )
+            fenced = group.peers.fence([node.listen for node in others], request)
+            heard = [
+                replace(node, standing=fenced[node.listen])
+                for node in others
+                if node.listen in fenced
+            ]
+            lacks = self._check(mine, heard, former, accept_loss)
+            standing = group.take_over(epoch)
+        except Exception:
+            group.give_up()
+            raise
+        missing = [node.listen for node in others if node.listen not in fenced]
+        return Promoted(standing.epoch, standing.position, former, (*silent, *missing), lacks)
+
+    def _check(self, mine: Seen, others: list[Seen], former: str, accept_loss: bool) -> bool:
+        """Whether acknowledged writes may be missing here; raises FailedPrecondition when
+        that is not accepted, or another replica has more."""
+        better = further(mine, others, former)
+        if better is not None:
+            raise FailedPrecondition(
+                f"{better.listen} has more of the log: position {better.standing.position}, "
+                f"here {mine.standing.position}",
+                reason="NOT_THE_FURTHEST",
+                hint=f"promote that one; clients reach it at {better.address}",
+                metadata={"further": better.address},
+            )
+        lacks = may_lack(mine, others, former, len(self._group.peers.nodes))
+        if lacks and not accept_loss:
+            raise FailedPrecondition(
+                "writes that were acknowledged may be missing here",
+                reason="MAY_LACK_WRITES",
+                hint="wait for more of the nodes, or accept the loss (--accept-loss)",
+            )
+        return lacks
+
+
+def _failed(text: str) -> Unavailable:
+    return Unavailable(text, reason="PROMOTION_FAILED", retry_after_ms=5_000)
