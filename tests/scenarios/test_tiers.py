@@ -17,10 +17,12 @@ from memsvc.embedded import Embedded
 from memsvc.service.derived import DAY_MS
 from memsvc.service.node import Node as MemoryNode
 from memsvc.service.node import system_clock
+from memsvc.v1 import memory_service_pb2 as pb
 from tests.scenarios import harness as h
 from tests.scenarios import readers as r
 from tests.scenarios import tiers_killed
 from tests.scenarios.conftest import MakeNode
+from tests.scenarios.replication import level, make_primary, make_replica
 from tests.waiting import until
 
 AGO = 130 * DAY_MS
@@ -74,12 +76,46 @@ def test_killed_while_memories_move_none_is_lost_or_told_twice(step: str, tmp_pa
         assert sorted(p.name for p in (folder / "segments").glob("*/*")) == named
 
 
-def test_every_reader_answers_from_both_tiers_while_they_change(make_node: MakeNode) -> None:
-    node = make_node(server__readers=2, storage__cold_budget_bytes=0)
+def _node_tiers(node: h.Node) -> dict[str, int]:
+    return {s["tier"]: s["count"] for s in node.inspect(*NS)["partition"]["segments"]}
+
+
+def _age(node: h.Node) -> None:
+    """Gives a node, which is not started, memories of long ago."""
     _aged(
         {"storage.data_dir": str(node.data_dir), "index.dimension": h.DIMENSION},
         [{"content": f"word{n}x", "vector": h.vector(n).tolist(), "ttl_ms": 0} for n in range(OLD)],
     )
+
+
+def test_a_replica_divides_its_own_files_by_the_recalls_of_the_log(make_node: MakeNode) -> None:
+    primary = make_primary(make_node, lifecycle__cold_archive_after_days=0)
+    _age(primary)
+    primary.start()
+    new = h.fill(primary, range(OLD, OLD + NEW))
+    replica = make_replica(make_node, primary).start()
+    level(primary, replica)
+
+    def found(node: h.Node) -> list[tuple[str, float]]:
+        return [(i.id, i.similarity) for i in h.by_vector(node, 3, top_k=50).items]
+
+    before = found(primary)
+    assert len(before) == OLD + len(new) and found(replica) == before
+    for node in (primary, replica):
+        node.maintain(seal_min_rows=1, merge_all=True)
+    assert _node_tiers(primary) == {"hot": OLD + NEW}
+    assert _node_tiers(replica) == {"cold": OLD, "hot": NEW}
+    old = h.by_vector(primary, 3, top_k=1).items[0].id
+    h.write(primary, [pb.WriteItem(touch=pb.Touch(id=old, kind=pb.TOUCH_KIND_USED))])
+    level(primary, replica)
+    replica.maintain(seal_min_rows=1, merge_all=True)
+    assert _node_tiers(replica) == {"cold": OLD, "hot": NEW + 1}
+    assert found(replica) == found(primary) == before
+
+
+def test_every_reader_answers_from_both_tiers_while_they_change(make_node: MakeNode) -> None:
+    node = make_node(server__readers=2, storage__cold_budget_bytes=0)
+    _age(node)
     node.start()
     r.until_readers(node, 2)
     connections = r.to_each_reader(node)
@@ -95,10 +131,7 @@ def test_every_reader_answers_from_both_tiers_while_they_change(make_node: MakeN
     before = found()
     assert before[:2] == before[2:] and len(before[0]) == OLD + NEW
     node.maintain(seal_min_rows=1, merge_all=True)
-    assert {s["tier"]: s["count"] for s in node.inspect(*NS)["partition"]["segments"]} == {
-        "cold": OLD,
-        "hot": NEW,
-    }
+    assert _node_tiers(node) == {"cold": OLD, "hot": NEW}
     for _ in range(3):
         assert found() == before
     assert new[0] in [hit_id for hit_id, _ in before[0]]
