@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 import grpc
 
 from memsvc.client.connection import Connection
-from memsvc.client.errors import ClientError
+from memsvc.client.errors import ClientError, unreachable
 from memsvc.client.routing import Report, RoutingTable
 from memsvc.v1 import memory_service_pb2 as pb
 from memsvc.v1 import memory_service_pb2_grpc as pb_grpc
@@ -72,7 +72,8 @@ class Fleet:
         self._interval_s = interval_s
         self._timeout_s = timeout_s
         self._changed = threading.Condition()
-        self._peers: dict[str, Peer] = {}
+        # Now, since files of certificates that cannot be read should be told at once.
+        self._peers = {address: Peer(connect(address)) for address in table.addresses}
         self._wake = threading.Event()
         self._closed = False
         self._watcher = threading.Thread(target=self._watch, name="memsvc-router", daemon=True)
@@ -105,15 +106,20 @@ class Fleet:
             self._table.began(address)
         try:
             future = peer.connection.begin(getattr(peer.stub, call), request, timeout)
-        except ValueError:  # the channel was closed meanwhile
+        except ValueError:
             self._ended(address)
-            raise closed() from None
+            with self._changed:
+                if self._closed:
+                    raise closed() from None
+                if self._peers.get(address) is not peer:  # forgotten meanwhile
+                    raise unreachable(address, "it is no longer the primary") from None
+            raise
         future.add_done_callback(lambda _future: self._ended(address))
         return future
 
-    def failed(self, address: str) -> None:
-        """A call to a node failed."""
-        self._tell(lambda table: table.failed(address))
+    def failed(self, address: str, trouble: str) -> None:
+        """A call to a node failed, and why, for people."""
+        self._tell(lambda table: table.failed(address, trouble))
 
     def refused(self, address: str, named: str) -> None:
         """A node is not the primary, and names the one that is ("" = nobody)."""
@@ -178,12 +184,14 @@ class Fleet:
                 peer = self._peer(address)
                 if not peer.asked:
                     self._ask(address, peer, regular)
-            except (ClientError, ValueError):
+            except ClientError:
                 return  # it was closed
+            except (OSError, ValueError) as error:
+                self.failed(address, str(error))
 
     def _ask(self, address: str, peer: Peer, regular: bool) -> None:
-        peer.asked = True
         future = peer.connection.begin(peer.stub.Health, pb.HealthRequest(), self._timeout_s)
+        peer.asked = True
         future.add_done_callback(partial(self._answered, address, peer, regular))
 
     def _answered(
@@ -192,7 +200,10 @@ class Fleet:
         peer.asked = False
         try:
             report = report_of(future.result())
-        except (grpc.RpcError, grpc.FutureCancelledError):
-            self.failed(address)
+        except grpc.FutureCancelledError:
+            self.failed(address, "cancelled")
+        except grpc.RpcError as error:
+            call: Any = error  # see from_rpc in errors.py
+            self.failed(address, str(call.details() or call.code().name))
         else:
             self._tell(lambda table: table.checked(address, report, regular=regular))

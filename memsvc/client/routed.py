@@ -182,7 +182,8 @@ def _nobody(nodes: Sequence[NodeState]) -> ClientError:
     """The error of a call that no node took, though none failed."""
     asked = ", ".join(node.address for node in nodes)
     if not any(node.role for node in nodes):
-        return unreachable(asked, "no answer in time")
+        troubles = "; ".join(dict.fromkeys(node.trouble for node in nodes if node.trouble))
+        return unreachable(asked, troubles or "no answer in time")
     return ClientError(
         "UNAVAILABLE",
         f"none of the nodes at {asked} was the primary",
@@ -233,7 +234,7 @@ class _Change(_Call):
                 elif not self._repeatable or not self._may_repeat(error):
                     raise
                 elif _lost(error):
-                    self._fleet.failed(address)
+                    self._fleet.failed(address, error.message)
                 self._went_wrong(address, error)
 
     def _may_repeat(self, error: ClientError) -> bool:
@@ -336,7 +337,7 @@ class _Read(_Call):
     def _judge(self, goal: _Goal, error: ClientError) -> None:
         """Raises the error unless another node may do better."""
         if _lost(error):
-            self._fleet.failed(goal.address)
+            self._fleet.failed(goal.address, error.message)
         elif error.reason in ASK_PRIMARY and not self._asked_primary(goal):
             self._primary_only = True
         elif not (self._running and error.code == "DEADLINE_EXCEEDED"):

@@ -41,6 +41,7 @@ class _Node:
     recovery: Recovery = field(default_factory=Recovery)
     in_flight: int = 0
     calls: int = 0
+    trouble: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,8 @@ class NodeState:
     epoch: int
     in_flight: int
     """Calls of this router that it has not answered yet."""
+    trouble: str
+    """Why it does not answer; "" when it does, or was not asked yet."""
 
 
 class RoutingTable:
@@ -87,19 +90,21 @@ class RoutingTable:
         if regular or not good or not node.checked:
             node.recovery.check(good)
         node.checked, node.up, node.report = True, report.ready, report
+        node.trouble = "" if report.ready else "it says that it is not ready"
         known = self._epochs.get(report.store_id, 0)
         self._epochs[report.store_id] = max(known, report.epoch)
         if self._named == address:
             self._named = ""
         self._forget_learned()
 
-    def failed(self, address: str) -> None:
-        """A node did not answer a check or a call, or is about to end."""
+    def failed(self, address: str, trouble: str = "") -> None:
+        """A node did not answer a check or a call, or is about to end. ``trouble`` says more,
+        for people."""
         node = self._nodes.get(address)
         if node is None:
             return
         node.recovery.check(False)
-        node.checked, node.up = True, False
+        node.checked, node.up, node.trouble = True, False, trouble
         if self._named == address:
             self._named = ""
         self._forget_learned()
@@ -201,6 +206,7 @@ class RoutingTable:
                 node.report.lag_ms,
                 node.report.epoch,
                 node.in_flight,
+                node.trouble,
             )
             for node in self._nodes.values()
         )

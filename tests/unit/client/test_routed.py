@@ -11,7 +11,14 @@ from typing import Any
 import grpc
 import pytest
 
-from memsvc.client import ClientError, NewMemory, RoutedClient, Routing, Timeouts
+from memsvc.client import (
+    ClientError,
+    NewMemory,
+    RoutedClient,
+    Routing,
+    Timeouts,
+    Tls,
+)
 from memsvc.client.connection import IDLE_MS, PROBE_MS
 from memsvc.domain.positions import Position, pack_position
 from memsvc.rpc import server
@@ -330,6 +337,18 @@ def test_closing_ends_waiting_calls_and_every_thread(nodes: Nodes) -> None:
         client.write(NS, [NewMemory("x")])
     client.close()
     until(lambda: threading.active_count() <= before, 20, "threads to end")
+
+
+def test_certificates_that_cannot_be_read_are_told_at_once() -> None:
+    with pytest.raises(FileNotFoundError):
+        RoutedClient(["127.0.0.1:1"], tls=Tls(ca_file="/nowhere/ca.pem"))
+
+
+def test_why_no_node_can_be_asked_is_told(nodes: Nodes) -> None:
+    with nodes.client(token="a\nb") as client:
+        with pytest.raises(ClientError, match="Invalid metadata"):
+            client.query(NS, text="tea", timeout=0.5)
+        assert all("Invalid metadata" in node.trouble for node in client.nodes())
 
 
 def test_one_address_as_a_text_is_refused() -> None:

@@ -255,8 +255,10 @@ def test_a_promoted_replica_is_read_from_as_the_primary_it_is(table: RoutingTabl
 def test_states_tell_what_is_known(table: RoutingTable) -> None:
     table.began(B)
     table.checked(B, replica(lag_ms=7))
-    table.failed(C)
+    table.failed(C, "connection refused")
     a, b, c = table.states()
     assert (a.role, a.reads, a.epoch) == ("primary", False, 1)
     assert (b.role, b.reads, b.lag_ms, b.in_flight) == ("replica", True, 7, 1)
-    assert (c.role, c.reads) == ("", False)
+    assert (c.role, c.reads, c.trouble) == ("", False, "connection refused")
+    table.checked(C, replica())
+    assert table.states()[2].trouble == ""
