@@ -34,6 +34,7 @@ REPLICA_LAGGING: Final = "REPLICA_LAGGING"
 ASK_PRIMARY: Final = frozenset({"POSITION_NOT_REACHED", POSITION_LOST, "EMBEDDING_UNKNOWN"})
 """Reasons for which a replica refuses what the primary may answer: it has not applied yet
 what the caller knows of."""
+_BROKEN: Final = frozenset({"CANCELLED", "UNKNOWN"})
 FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 0.5
 WAIT_S: Final = 0.1
@@ -169,6 +170,13 @@ class _Call:
         if error.reason != NOT_PRIMARY:
             self._last = error
 
+    def _told(self, error: ClientError) -> ClientError:
+        """The error to raise when this one ended the call: where only the time was over, what
+        went wrong before says more."""
+        if self._last is not None and self._left <= 0 and _by_library(error):
+            return self._last
+        return error
+
     def _wait(self) -> None:
         """A moment in which something may change. ClientError when the time is over."""
         left = self._left
@@ -204,9 +212,13 @@ def _result(address: str, future: grpc.Future[Any]) -> Any:
 
 
 def _lost(error: ClientError) -> bool:
-    """Whether a node did not answer, or is about to end. A call that arrives while a server
-    closes is CANCELLED by its library, without details."""
-    return error.code == "UNAVAILABLE" or error.code == error.reason == "CANCELLED"
+    """Whether a node did not answer, or is about to end. Without details these are the words of
+    the library: for a call that arrives while a server closes, or whose connection broke."""
+    return error.code == "UNAVAILABLE" or (error.code in _BROKEN and _by_library(error))
+
+
+def _by_library(error: ClientError) -> bool:
+    return error.reason == error.code
 
 
 class _Change(_Call):
@@ -232,7 +244,7 @@ class _Change(_Call):
                 if error.reason == NOT_PRIMARY:
                     self._fleet.refused(address, error.metadata.get("primary", ""))
                 elif not self._repeatable or not self._may_repeat(error):
-                    raise
+                    raise self._told(error) from None
                 elif _lost(error):
                     self._fleet.failed(address, error.message)
                 self._went_wrong(address, error)
@@ -341,7 +353,7 @@ class _Read(_Call):
         elif error.reason in ASK_PRIMARY and not self._asked_primary(goal):
             self._primary_only = True
         elif not (self._running and error.code == "DEADLINE_EXCEEDED"):
-            raise error
+            raise self._told(error)
         self._went_wrong(goal.address, error)
 
     def _asked_primary(self, goal: _Goal) -> bool:

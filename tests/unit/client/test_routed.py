@@ -124,6 +124,18 @@ def test_a_read_that_falls_back_says_so_and_one_to_a_replica_does_not(nodes: Nod
     assert not any(q.fallback for node in nodes.replicas for q in node.service.calls("Query"))
 
 
+@pytest.mark.parametrize("code", [grpc.StatusCode.CANCELLED, grpc.StatusCode.UNKNOWN])
+def test_a_call_that_broke_without_a_word_of_the_node_is_asked_of_another(
+    nodes: Nodes, code: grpc.StatusCode
+) -> None:
+    with nodes.client() as client:
+        all_in(client)
+        for node in nodes.replicas:
+            node.service.hook = only("Query", lambda context: context.abort(code, "Stream removed"))
+        client.query(NS, text="tea", timeout=20)
+    assert nodes.asked("Query")[0] == 1
+
+
 def test_a_read_that_hangs_is_asked_of_another_node(nodes: Nodes) -> None:
     held = threading.Event()
     with nodes.client() as client:
