@@ -20,7 +20,7 @@ from memsvc.domain.group import Role, Seen, deposed, leader
 from memsvc.domain.replication import Standing
 from memsvc.service.node import Node
 from replicas.peers import Peers
-from replicas.replica import REPLICA, Replica, node_id
+from replicas.replica import REPLICA, Replica, begin_anew, node_id
 from replicas.role import read_role, write_role
 
 log = logging.getLogger(__name__)
@@ -46,6 +46,8 @@ class Group:
         self._on_restart = on_restart
         self._role = read_role(node.store.data_dir, settings)
         self._own = ""
+        self._strangers: list[Seen] = []
+        """Primaries of another store among the nodes of the group."""
         self._replica: Replica | None = None
         self._lock = threading.RLock()
         """Held while the role changes; never during a call to another node."""
@@ -123,6 +125,9 @@ class Group:
             found
             for found in seen
             if found.node_id != self.node_id and found.standing.store_id == store_id
+        ]
+        self._strangers = [
+            found for found in seen if found.leads and found.standing.store_id not in ("", store_id)
         ]
         heard = {mine, *(found.listen for found in others)}
         return others, [node for node in self.peers.nodes if node not in heard]
@@ -271,6 +276,7 @@ class Group:
         others = self._others()
         with self._lock:
             self._lapse()
+            self._watch_strangers()
             if self._role.leads:
                 later = deposed(self.status(), others)
                 if later is not None:
@@ -293,6 +299,23 @@ class Group:
                 # The primary counts it only when it knows which of the group it is.
                 self._end_following()
                 self._follow(self._role)
+
+    def _watch_strangers(self) -> None:
+        """Two stores in one group: somebody started a node with an empty disk while nobody else
+        was there. One with nothing in it gives way; of others a person must decide."""
+        told = self.node.leading.warning
+        self.node.leading.warning = ""
+        for other in self._strangers:
+            if self._role.leads and self.node.standing().position <= 1 < other.standing.position:
+                self._keep(self._role.following(other.listen, self._role.fence))
+                begin_anew(self.node.store.data_dir, f"{other.listen} holds the group's store")
+                self._on_restart(f"this store is empty, {other.listen} holds the group's")
+                return
+            self.node.leading.warning = (
+                f"{other.listen} is of the same group and primary of another store"
+            )
+        if self.node.leading.warning and not told:
+            log.error("%s", self.node.leading.warning)
 
     def _lapse(self) -> None:
         if self._handing is not None and time.monotonic() > self._handing[2]:

@@ -15,7 +15,7 @@ import grpc
 
 from memsvc.config import Settings
 from memsvc.domain.errors import FailedPrecondition
-from memsvc.domain.group import Role
+from memsvc.domain.group import Role, leader
 from memsvc.domain.log import Record
 from memsvc.domain.replication import Lag, Standing, Verdict
 from memsvc.service.leading import Primary
@@ -27,6 +27,7 @@ from replicas.copying import INCOMING, BrokenOff, Incoming, place
 from replicas.course import Step
 from replicas.follower import SILENT_S, Follower
 from replicas.outbox import Outbox
+from replicas.peers import Peers
 from replicas.role import read_role, write_role
 from replicas.source import Answer, Source, Stream, told_by
 from replicas.surplus import common_position, write_surplus
@@ -46,28 +47,34 @@ _PAUSE_S: Final = 1.0
 
 def prepare(settings: Settings) -> None:
     """Sees to it that the data directory of a node that follows has a store that is a beginning of
-    the primary's; waits for the primary when it has none. Raises FailedPrecondition when a
-    person is needed.
+    the primary's; waits for the primary when it has none. A node without a store follows the
+    primary of its group, if there is one, whatever its settings say: it may have lost its disk.
+    Raises FailedPrecondition when a person is needed.
     """
     data_dir = settings.storage.data_dir
     data_dir.mkdir(parents=True, exist_ok=True)
     role = read_role(data_dir, settings)
-    if role.leads:
-        return
-    if (data_dir / ANEW).exists():
+    if (data_dir / ANEW).exists() and not role.leads:
         _clear(data_dir)
     if _begun(data_dir):
         return
-    source = Source(settings, role.primary, node_id(data_dir), fence=role.fence)
+    peers = Peers(settings)
     while True:
+        seen = [node for node in peers.look() if node.standing.store_id]
+        now = leader(seen, role.fence)
+        if now is not None:
+            role = role.following(now.listen, role.fence)
+        if role.leads and not seen:
+            return  # the first node of all
         try:
-            answer = _begin(source, data_dir)
-            write_role(data_dir, replace(role, address=answer.address, min_acks=answer.min_acks))
-            return
+            if not role.leads:
+                _begin(settings, role, data_dir)
+                return
+            log.warning("no store here, and no node of the group is primary: waiting for one")
         except (grpc.RpcError, BrokenOff) as error:
             text = told_by(error) if isinstance(error, grpc.RpcError) else str(error)
-            log.warning("waiting for the primary at %s: %s", source.address, text)
-            time.sleep(_PAUSE_S * (0.5 + random.random()))
+            log.warning("waiting for the primary at %s: %s", role.primary, text)
+        time.sleep(_PAUSE_S * (0.5 + random.random()))
 
 
 def node_id(data_dir: Path) -> str:
@@ -97,8 +104,15 @@ def _clear(data_dir: Path) -> None:
     (data_dir / ANEW).unlink()
 
 
-def _begin(source: Source, data_dir: Path) -> Answer:
+def begin_anew(data_dir: Path, reason: str) -> None:
+    """Has the next start remove what is here and copy the primary."""
+    (data_dir / REPLICA).touch()
+    (data_dir / ANEW).write_text(reason + "\n")
+
+
+def _begin(settings: Settings, role: Role, data_dir: Path) -> None:
     """Copies a snapshot, and follows the log until it was level with the primary once."""
+    source = Source(settings, role.primary, node_id(data_dir), fence=role.fence)
     (data_dir / COPYING).touch()
     (data_dir / REPLICA).touch()
     with source.connected() as stub:
@@ -123,8 +137,8 @@ def _begin(source: Source, data_dir: Path) -> Answer:
             _level(source.follow(stub, mine), store, answer.standing.position)
         finally:
             store.close()
+    write_role(data_dir, replace(role, address=answer.address, min_acks=answer.min_acks))
     (data_dir / COPYING).unlink()
-    return answer
 
 
 def _level(stream: Stream, store: Store, wanted: int) -> None:
@@ -215,8 +229,7 @@ class Replica:
                 data_dir,
             )
             return
-        (data_dir / REPLICA).touch()
-        (data_dir / ANEW).write_text(reason + "\n")
+        begin_anew(data_dir, reason)
         self._on_restart(reason)
 
     def _same_store(self) -> bool:

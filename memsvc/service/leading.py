@@ -43,6 +43,8 @@ class Leading:
         own_feed.leads = not store.follower
         self.primary: Callable[[], Primary] = Primary
         """On a replica: what is known of the one it follows."""
+        self.warning = ""
+        """What people should know about the group; "" = nothing."""
         self.send_recalls: Callable[[Recalls], object] | None = None
         """On a replica: takes recalls that were counted here to the primary."""
 
@@ -54,6 +56,8 @@ class Leading:
     @property
     def trouble(self) -> str:
         """What people should know about it; "" = nothing."""
+        if self.warning:
+            return self.warning
         if self.follows:
             return self.primary().trouble
         if not self._feed.acks.lease:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from collections.abc import Iterator
 
@@ -215,3 +216,31 @@ def test_a_position_of_a_new_epoch_is_waited_for_by_a_replica_that_has_not_heard
                 "",
                 h.memory(number).memory.content,
             )
+
+
+def test_a_node_that_lost_its_disk_does_not_begin_a_store_of_its_own_beside_the_group(
+    make_node: r.MakeNode,
+) -> None:
+    nodes = a, b = g.make_group(make_node, ("a", "b"))
+    g.start(nodes)
+    h.fill(a, range(20))
+    g.promote(b)
+    r.level(b, a)
+    # By its settings it is the primary.
+    a.kill()
+    shutil.rmtree(a.data_dir)
+    a.start()
+    assert (g.role(a), g.role(b)) == (pb.ROLE_REPLICA, pb.ROLE_PRIMARY)
+    assert len(h.browse(a)) == 20
+    # Nor when nobody could tell it so at first.
+    a.kill()
+    b.kill()
+    shutil.rmtree(a.data_dir)
+    a.start()
+    assert g.role(a) == pb.ROLE_PRIMARY
+    b.start()
+    assert a.process is not None
+    assert a.process.wait(60) == 75
+    a.start()
+    assert g.role(a) == pb.ROLE_REPLICA
+    assert len(h.browse(a)) == 20
