@@ -185,6 +185,8 @@ def clean_yaml(facts: dict[str, Any]) -> str:
 def degrade(target: options.Target, level: str, reason: str, as_json: bool) -> None:
     """Force a level of degradation, or give control back with "auto".
 
+    A forced level holds until it is given back, across restarts too.
+
     \b
     Levels:
       0  full service        1  as if out of time: empty, marked answers

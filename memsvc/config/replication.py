@@ -33,6 +33,15 @@ class Node(Section):
         "file ROLE in the data directory remembers.",
         reload=False,
     )
+    check_interval_ms: int = key(
+        1_000,
+        "Time between two checks of the node by itself, which set its level of degradation. It "
+        "recovers after ten good ones in a row.",
+        reload=True,
+        unit="milliseconds",
+        ge=10,
+        le=60_000,
+    )
 
 
 class Replication(Section):
@@ -99,8 +108,9 @@ class Replication(Section):
         10_000,
         "Lag behind the primary past which a replica says NOT_SERVING for reads "
         "(memsvc.v1.MemoryService in the standard health service), so that clients that balance "
-        "by it leave it; ten good checks in a row, one a second, bring it back. It still answers. "
-        "A primary that is gone makes every replica lag. 0: no limit.",
+        "by it leave it; ten good checks in a row, one a second, bring it back. It still answers, "
+        "at level 2 of degradation, and marks its answers. A primary that is gone makes every "
+        "replica lag. 0: no limit.",
         reload=True,
         unit="milliseconds",
         ge=0,

@@ -120,6 +120,12 @@ class Unavailable(MemsvcError):
     code = Code.UNAVAILABLE
 
 
+class StoreUnreadable(Unavailable):
+    """The database gives errors instead of what is in it."""
+
+    default_reason = "STORE_UNREADABLE"
+
+
 class DeadlineExceeded(MemsvcError):
     """The caller's deadline passed; for writes, before anything was applied."""
 

@@ -351,7 +351,7 @@ class StoreFacts:
     embedding: str
     dtype: str
     segment_bytes: int
-    damaged_files: int
+    damaged_files: int = 0
     cold_segments: int = 0
     cold_rows: int = 0
     cold_bytes: int = 0

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
+from memsvc.domain.errors import StoreUnreadable
 from memsvc.domain.log import Generation
 from memsvc.service.api import Control
 from memsvc.service.querying import Generations, Progress
@@ -18,8 +20,9 @@ class FollowingGenerations(Generations):
     """The embedding generations as they stand in the store now: another process adds them."""
 
     def named(self, embedding: str) -> Generation:
-        """See Generations."""
-        self.refresh()
+        """See Generations. While the store cannot be read, as they stood last."""
+        with suppress(StoreUnreadable):
+            self.refresh()
         return super().named(embedding)
 
 

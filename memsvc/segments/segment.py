@@ -19,6 +19,7 @@ any                                            ``verify``: size and xxh3-128 of 
 from __future__ import annotations
 
 import mmap
+import os
 import threading
 import weakref
 from collections.abc import Callable
@@ -254,6 +255,21 @@ def verify(root: Path, meta: SegmentMeta) -> list[Damage]:
             check_whole(map_file(root / meta.name / file.name), file)
         except BadFile as error:
             found.append(Damage(file, str(error)))
+    return found
+
+
+def missing(root: Path, meta: SegmentMeta) -> list[Damage]:
+    """Files of a segment that are not there, or not as long as they were written. What is in
+    them is not looked at. Raises OSError when it cannot be told."""
+    found = []
+    for file in meta.files:
+        try:
+            size = os.stat(root / meta.name / file.name).st_size
+        except (FileNotFoundError, NotADirectoryError):
+            found.append(Damage(file, "missing"))
+            continue
+        if size != file.bytes:
+            found.append(Damage(file, f"has {size} bytes instead of {file.bytes}"))
     return found
 
 

@@ -160,7 +160,7 @@ class AdminService:
         if level is not None and not 0 <= level <= DegradedLevel.NO_MEMORY:
             raise invalid("level", "0 to 4, or unset for automatic")
         degradation = self._node.degradation
-        degradation.force(None if level is None else DegradedLevel(level), reason)
+        self._node.force_level(None if level is None else DegradedLevel(level), reason)
         return degradation.current, degradation.forced
 
     def maintain(
@@ -236,6 +236,11 @@ class AdminService:
                 "segment_bytes": snapshot.segment_bytes,
                 "tiers": _tier_facts(snapshot, node),
                 "damaged_files": node.maintenance.damaged_files,
+                "degraded": {
+                    "level": int(node.degradation.current.level),
+                    "reason": node.degradation.current.reason,
+                    "forced": node.degradation.forced,
+                },
                 "rebuild": _rebuild_facts(node.rebuilds.facts()),
                 "waiting_for_erasure": snapshot.count("erasures"),
                 "dirty_since": snapshot.dirty_since,

@@ -21,6 +21,9 @@ SHARED_S: Final = 60.0
 KEPT_S: Final = 600.0
 """How long one stays that nobody copies, so that a copy that was broken off can go on."""
 
+AGE_SHARE: Final = 3 / 4
+"""Greatest age of one, as a share of the time within which what was erased leaves every file."""
+
 
 @dataclass(slots=True)
 class Bootstrap:
@@ -57,11 +60,18 @@ class Bootstraps:
                 found.users -= 1
                 found.used_at = time.monotonic()
 
-    def tick(self) -> None:
-        """Removes what nobody has used for a while; to be called now and then."""
+    def tick(self, purge_s: float) -> None:
+        """Removes what nobody has used for a while, and what is so old that it may hold what
+        must be out of every file ``purge_s`` seconds after it was erased: a copy of that is
+        broken off, and begun anew. To be called now and then."""
         now = time.monotonic()
         with self._lock:
-            old = [b for b in self._present.values() if not b.users and now - b.used_at > KEPT_S]
+            old = [
+                b
+                for b in self._present.values()
+                if (not b.users and now - b.used_at > KEPT_S)
+                or now - b.taken_at > AGE_SHARE * purge_s
+            ]
             for bootstrap in old:
                 del self._present[bootstrap.name]
         for bootstrap in old:

@@ -1,7 +1,9 @@
-"""Damaged segment files: known, set aside, found by the scrub.
+"""Damaged segment files: known, set aside, found by a glance or by the scrub.
 
-The scrub reads every file whole, which takes as long as there are files: it has a thread of
-its own, is slowed down, and nobody waits for it.
+A glance only looks whether files are there and as long as they were; a few are looked at in
+each round of upkeep, in turn. A file that is open stays readable when it is deleted, so nobody
+else would notice before the next start. The scrub reads every file whole, which takes as long as
+there are files: it has a thread of its own, is slowed down, and nobody waits for it.
 """
 
 from __future__ import annotations
@@ -15,13 +17,15 @@ from typing import Final
 
 from memsvc.domain.manifest import SegmentMeta
 from memsvc.segments.errors import Damage
-from memsvc.segments.segment import set_aside, verify
+from memsvc.segments.segment import missing, set_aside, verify
 from memsvc.service.search.registry import Views, partition_dir
 from memsvc.store.store import Store
 
 log = logging.getLogger(__name__)
 
 SCRUB_EVERY_S: Final = 24 * 3_600.0
+GLANCE_FILES: Final = 100
+"""Files looked at in one glance, some 0.3 ms: those of 100 segments in five seconds."""
 SCRUB_BYTES_PER_S: Final = 64 << 20
 """How fast the daily scrub reads, so that queries keep disk and page cache."""
 
@@ -34,6 +38,7 @@ class Damages:
         self._store = store
         self._views = views
         self._look_at = look_at
+        self._to_glance: list[SegmentMeta] = []
         self._known: dict[tuple[int, str], set[str]] = {}
         self._lock = threading.Lock()
         self._stopping = threading.Event()
@@ -87,6 +92,25 @@ class Damages:
             set_aside(root, meta, damage.file)
         if fresh:
             self._look_at(meta.partition)
+
+    def glance(self) -> None:
+        """Looks at the next files, from one thread only. Reads the directory and no file."""
+        left = GLANCE_FILES
+        while left > 0:
+            if not self._to_glance:
+                with self._store.read() as snapshot:
+                    self._to_glance = list(snapshot.all_segments())
+                left = min(left, sum(len(meta.files) for meta in self._to_glance))
+                if not left:
+                    return
+            meta = self._to_glance.pop()
+            left -= len(meta.files)
+            root = partition_dir(self._store.data_dir, meta.partition)
+            known = self._known.get((meta.partition, meta.name), ())
+            damages = tuple(d for d in missing(root, meta) if d.file.name not in known)
+            if damages and self._still_there(meta):
+                self.found(meta, damages)
+                self._views.drop(meta.partition)
 
     def scrub(self, bytes_per_s: float = float("inf")) -> int:
         """Reads every segment file whole; returns how many were damaged. Ends early at a

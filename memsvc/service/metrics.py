@@ -30,6 +30,7 @@ from prometheus_client.registry import Collector
 
 from memsvc.domain.errors import MemsvcError
 from memsvc.domain.types import (
+    Degraded,
     ForgetAnswer,
     ForgetRequest,
     Mode,
@@ -72,6 +73,7 @@ class NodeReadings:
 
     ready: bool | None = None
     degraded_level: int | None = None
+    degraded_forced: bool | None = None
     write_queue: int | None = None
     write_queue_max: int | None = None
     memories: int | None = None
@@ -106,6 +108,7 @@ class NodeReadings:
 _READINGS: Final = {
     "ready": ("memsvc_ready", "1 when the node takes calls"),
     "degraded_level": ("memsvc_degraded_level", "Degradation of the whole node, 0 to 4"),
+    "degraded_forced": ("memsvc_degraded_forced", "1 when that level was set by hand"),
     "write_queue": ("memsvc_write_queue_items", "Items waiting to be written"),
     "write_queue_max": ("memsvc_write_queue_max_items", "Most items that may wait"),
     "memories": ("memsvc_memories", "Memories stored and not forgotten"),
@@ -279,6 +282,9 @@ class Metrics:
         self._degraded = self._counter(
             "memsvc_degraded_answers", "Answers below the full service", ("level", "reason")
         )
+        self._moves = self._counter(
+            "memsvc_degraded_moves", "Levels of the node that came into force", ("level", "reason")
+        )
         self.dimension_mismatches = self._counter(
             "memsvc_dimension_mismatches", "Vectors of another dimension than the embedding"
         )
@@ -410,6 +416,11 @@ class Metrics:
     def searched(self, tier: str, seconds: float) -> None:
         """What a search by vector spent in a tier."""
         self._tiers.labels(tier).observe(seconds)
+
+    def moved(self, now: Degraded) -> None:
+        """A level of the node that came into force."""
+        reason = self._bounded(now.reason) if now.level else ""
+        self._moves.labels(str(int(now.level)), reason).inc()
 
     def forgot(self, request: ForgetRequest, answer: ForgetAnswer) -> None:
         """An answered Forget."""

@@ -12,19 +12,18 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from memsvc.config import Settings
-from memsvc.domain.errors import FailedPrecondition, Unavailable
+from memsvc.domain.errors import FailedPrecondition, StoreUnreadable, Unavailable
 from memsvc.domain.log import Record
 from memsvc.domain.replication import Standing
 from memsvc.domain.types import (
-    Degraded,
     DegradedLevel,
     HealthAnswer,
     Load,
-    StoreFacts,
 )
 from memsvc.segments.costs import measure_costs
 from memsvc.service import allocator, sweeper
@@ -32,6 +31,7 @@ from memsvc.service.acks import Acks
 from memsvc.service.api import Control
 from memsvc.service.bootstraps import Bootstraps
 from memsvc.service.builder import Builder
+from memsvc.service.checkup import Checkup
 from memsvc.service.degradation import Degradation
 from memsvc.service.derived import (
     DAY_MS,
@@ -46,11 +46,11 @@ from memsvc.service.derived import (
 )
 from memsvc.service.erasures import Erasures
 from memsvc.service.feed import Feed
+from memsvc.service.forced_level import keep_level, kept_level
 from memsvc.service.leading import Leading
 from memsvc.service.maintenance import Maintenance
 from memsvc.service.memory import MemoryService, start_generation
 from memsvc.service.metrics import Metrics, NodeReadings
-from memsvc.service.positions import format_position
 from memsvc.service.querying import Generations, Progress
 from memsvc.service.rebuild import Rebuilds
 from memsvc.service.recalls import RecallBuffer
@@ -63,6 +63,7 @@ from memsvc.service.search.searcher import Searcher
 from memsvc.service.segment_builds import with_reloaded
 from memsvc.service.snapshots.keeping import Snapshots, snapshot_settings
 from memsvc.service.startup import check_generation, check_index
+from memsvc.service.stored import Stored, stored
 from memsvc.store import feed
 from memsvc.store.store import Store
 from memsvc.store.write_txn import WriteTxn
@@ -118,11 +119,11 @@ class Node:
             self.maintenance.start()
             self.rebuilds.begin()
             undo.pop_all()
-        self._ticked = time.monotonic()
         self._ticker = threading.Thread(target=self._tick_loop, name="memsvc-upkeep", daemon=True)
         if upkeep:
             self._ticker.start()
             self.snapshots.start()
+            self.checkup.start()
 
     def _open(
         self,
@@ -162,7 +163,11 @@ class Node:
             self.writer.run(lambda txn: txn.append(entry))
         self.generations = Generations(self.store)
         check_generation(settings, self.generations.default)
-        self.degradation = Degradation()
+        self.degradation = Degradation(self.metrics.moved)
+        forced = kept_level(settings.storage.data_dir)
+        if forced is not None:
+            log.warning("level %d is forced since before the start", forced.level)
+            self.degradation.force(forced.level, forced.reason)
         self.recalls = RecallBuffer()
         self.views = Views(self.store, tail_budget(settings), indexed(settings))
         self.maintenance = Maintenance(
@@ -220,8 +225,18 @@ class Node:
         self.feed = Feed(self.store, self.writer, self.progress, acks, self.clock)
         self.leading = Leading(self.store, self.writer, self.feed)
         self.degradation.mark = self.leading.mark
+        self.checkup = Checkup(
+            self.degradation,
+            self.writer,
+            damaged_files=lambda: self.maintenance.damaged_files,
+            lags=self._lags,
+            interval_ms=lambda: self.settings.node.check_interval_ms,
+        )
+        self.memory.on_unreadable = lambda: self.checkup.read(sound=False)
         self.bootstraps = Bootstraps(self.store)
         self._schedule = Schedule(settings.lifecycle.compact_cron, self._now())
+        self._seen = self._look()
+        """As of the last time it could be read."""
         self.metrics.bind(self.readings)
 
     # -- life --------------------------------------------------------------------------
@@ -249,6 +264,7 @@ class Node:
         self._stopped = True
         self._ready = False
         self._stopping.set()
+        self.checkup.stop()
         if self._ticker.is_alive():
             self._ticker.join()
         self.rebuilds.stop()
@@ -284,14 +300,18 @@ class Node:
         returner = allocator.Returner()
         while not self._stopping.wait(1.0):
             try:
-                self._ticked = time.monotonic()
+                self.checkup.upkeep_lives()
                 self.tick()
+                self.checkup.read(sound=True)
                 if time.monotonic() >= next_recalls:
                     next_recalls = time.monotonic() + RECALL_FLUSH_S
                     self._flush_recalls()
                 if time.monotonic() >= next_return:
                     next_return = time.monotonic() + GIVE_BACK_EVERY_S
                     returner.tick()
+            except StoreUnreadable as error:
+                self.checkup.read(sound=False)
+                log.error("upkeep: %s", error)
             except Exception:
                 log.exception("upkeep failed; it is tried again in a second")
 
@@ -305,6 +325,13 @@ class Node:
 
     def _guard_changes(self) -> None:
         self.leading.guard()
+        if self.checkup.stalled:
+            raise Unavailable(
+                "the disk of the data directory does not answer; nothing was applied",
+                reason="DISK_STALLED",
+                hint="reads go on from memory; changes are taken again once the disk answers",
+                retry_after_ms=1_000,
+            )
         if self._displaced:
             raise Unavailable(
                 "the data directory is no longer there",
@@ -318,12 +345,12 @@ class Node:
         self.feed.acks.confirm(self.progress.position, control)
 
     def tick(self) -> None:
-        """One round of upkeep: disk, expiry, truncation, erasure, schedule, checks."""
+        """One round of upkeep: disk, expiry, truncation, erasure, files, schedule."""
         if self._gone():
             return
         self.reserve.check()
         self.store.reader_check()
-        self.bootstraps.tick()
+        self.bootstraps.tick(3_600 * self.settings.lifecycle.purge_within_hours)
         self.cold_pages.tick()
         self.sweep()
         now, delay = self.clock(), self._purge_delay_ms()
@@ -331,6 +358,7 @@ class Node:
         with self.store.read() as snapshot:
             dirty = snapshot.dirty_since
         self.maintenance.builds.reclaim()
+        self.maintenance.damages.glance()
         waiting = self._erasures.due(now - delay)
         for partition in waiting:
             self.maintenance.look_at(partition)
@@ -341,10 +369,6 @@ class Node:
         self._check_overdue(now, dirty)
         if self._schedule.due(self._now()):
             self.maintenance.ask(seal_min_rows=0, merge_all=True, purge=bool(dirty))
-        damaged = self.maintenance.damaged_files
-        self.degradation.check(
-            Degraded(DegradedLevel.NO_VECTORS, "SEGMENT_DAMAGED") if damaged else Degraded()
-        )
 
     def _check_overdue(self, now: int, dirty: int) -> None:
         """Notices erased memories that are still in files after the time that is promised."""
@@ -389,7 +413,7 @@ class Node:
             more = wanted
             while more and not self._stopping.is_set():
                 more = self.writer.run(step)
-                self._ticked = time.monotonic()
+                self.checkup.upkeep_lives()
 
     # -- following another node ---------------------------------------------------------
 
@@ -425,11 +449,36 @@ class Node:
     def alive(self) -> bool:
         """Whether the threads that everything depends on do their work. Waits for nothing:
         not even while the database file is about to be replaced, which a long read can
-        hold up, together with every other call."""
+        hold up, together with every other call. A node whose disk has stalled is alive: a
+        restart would only lose what it has in memory."""
         if not self.writer.alive or not self._ticker.is_alive():
             return False
         most = HELD_UP_S if self.maintenance.compacting else SILENT_S
-        return time.monotonic() - self._ticked < most
+        return self.checkup.upkeep_silent_s < most or self.checkup.stalled
+
+    def force_level(self, level: DegradedLevel | None, reason: str) -> None:
+        """Forces a level, or gives control back to the checks (None). It holds until it is
+        given back, across restarts too. Raises Unavailable when it is in force but could not
+        be written down."""
+        self.degradation.force(level, reason)
+        stalled = self.checkup.stalled
+        try:
+            if not stalled:
+                keep_level(self.store.data_dir, self.degradation.by_hand)
+                return
+            cause = "the disk does not answer"
+        except OSError as error:
+            cause = str(error)
+        raise Unavailable(
+            f"the level is in force, but could not be written down: {cause}",
+            reason="LEVEL_NOT_KEPT",
+            hint="it ends with the process; repeat it once the disk is well",
+            retry_after_ms=5_000,
+        )
+
+    def _lags(self) -> bool:
+        limit = self.settings.replication.max_lag_ms
+        return self.leading.follows and 0 < limit < self.leading.primary().lag_ms
 
     def drain(self) -> None:
         """Says that the node is about to stop."""
@@ -452,30 +501,22 @@ class Node:
         primary = self.leading.primary()
         if trouble := self.leading.trouble:
             reasons.append(trouble)
-        with self.store.read() as snapshot:
-            epoch = snapshot.epoch
-            position = format_position(snapshot.store_id, epoch, snapshot.position)
-            cold_segments, cold_rows, cold_bytes = snapshot.cold
-            facts = StoreFacts(
-                memories=snapshot.memories,
-                partitions=snapshot.count("names"),
-                segments=snapshot.count("manifest"),
-                bytes=snapshot.accounted_bytes,
-                max_bytes=self.settings.storage.max_bytes,
-                dimension=self.generations.default.dimension,
-                embedding=self.generations.default.embedding,
-                dtype=self.settings.index.dtype,
-                segment_bytes=snapshot.segment_bytes,
-                damaged_files=self.maintenance.damaged_files,
-                cold_segments=cold_segments,
-                cold_rows=cold_rows,
-                cold_bytes=cold_bytes,
-                cold_resident_bytes=self.cold_pages.resident,
-            )
+        if self.checkup.stalled:
+            reasons.append("the disk of the data directory does not answer: changes are refused")
+        try:
+            self._seen = self._look()
+        except StoreUnreadable as error:
+            self.checkup.read(sound=False)
+            reasons.append(error.message)
+        facts = replace(
+            self._seen.facts,
+            damaged_files=self.maintenance.damaged_files,
+            cold_resident_bytes=self.cold_pages.resident,
+        )
         return HealthAnswer(
             ready=self._ready and not self._displaced,
             role=self._role(),
-            position=position,
+            position=self._seen.text,
             degraded=self.degradation.current,
             load=Load(
                 self.writer.queued, self.settings.storage.write_queue_max, self.memory.active_calls
@@ -486,8 +527,18 @@ class Node:
             reasons=tuple(reasons),
             lag_positions=primary.lag_positions,
             lag_ms=primary.lag_ms,
-            epoch=epoch,
+            epoch=self._seen.epoch,
         )
+
+    def _look(self) -> Stored:
+        settings = self.settings
+        with self.store.read() as snapshot:
+            return stored(
+                snapshot,
+                self.generations.default,
+                settings.index.dtype,
+                settings.storage.max_bytes,
+            )
 
     def readings(self) -> NodeReadings:
         """What Prometheus is told."""
@@ -495,6 +546,7 @@ class Node:
         return NodeReadings(
             ready=health.ready,
             degraded_level=int(health.degraded.level),
+            degraded_forced=self.degradation.forced,
             write_queue=health.load.write_queue,
             write_queue_max=health.load.write_queue_max,
             memories=health.store.memories,
@@ -514,7 +566,7 @@ class Node:
             builder_waiting=self.maintenance.waiting,
             damaged_files=health.store.damaged_files,
             disk_free_bytes=shutil.disk_usage(self.store.data_dir).free,
-            log_position=self._log_position(),
+            log_position=self._seen.position,
             rebuild_progress=rebuild.progress.share,
             rebuild_segments_left=rebuild.progress.segments_left if rebuild.running else 0,
             graphs_outdated=rebuild.survey.to_rebuild,
@@ -525,7 +577,3 @@ class Node:
             followers=len(self.feed.acks.followers),
             follower_lag_positions=self.feed.behind,
         )
-
-    def _log_position(self) -> int:
-        with self.store.read() as snapshot:
-            return snapshot.position

@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from memsvc.domain.errors import DeadlineExceeded
+from memsvc.domain.errors import DeadlineExceeded, StoreUnreadable
 from memsvc.domain.log import Generation
 from memsvc.domain.types import Caller, Degraded, DegradedLevel, Mode, QueryAnswer, QueryRequest
 from memsvc.domain.validate import check_query
 from memsvc.service.api import Control
-from memsvc.service.degradation import Degradation
+from memsvc.service.degradation import REPLICA_LAGGING, STORE_UNREADABLE, Degradation
 from memsvc.service.positions import format_position, lost_position, parse_position
 from memsvc.service.recalls import RecallBuffer
 from memsvc.service.search.plan import Plan, check_rights, words_of
@@ -122,6 +122,8 @@ class QueryService:
         self.settings = settings
         self._clock = clock
         self._own_log_wait_s = own_log_wait_s
+        self.on_unreadable: Callable[[], None] = lambda: None
+        """Told when the database cannot be read."""
         self._active = 0
         self._active_lock = threading.Lock()
 
@@ -133,15 +135,21 @@ class QueryService:
     # -- query -------------------------------------------------------------------------
 
     def query(self, caller: Caller, request: QueryRequest, control: Control) -> QueryAnswer:
-        """Answers for one position; past query.timeout_ms empty and marked."""
+        """Answers for one position; past query.timeout_ms, and when the database cannot be read,
+        empty and marked."""
         with self._counted():
             control.check()
             plan = self._plan(caller, request)
-            self._await_position(request.min_position, control)
-            forced = self._degradation.forced_empty(plan.mode, bool(plan.terms))
-            if forced is not None:
-                return empty_answer(plan, self._position(), forced)
-            answer = self._searcher.answer(plan, control)
+            try:
+                self._await_position(request.min_position, control)
+                forced = self._degradation.forced_empty(plan.mode, bool(plan.terms))
+                if forced is not None:
+                    return empty_answer(plan, self._position(), forced)
+                answer = self._searcher.answer(plan, control)
+            except StoreUnreadable:
+                # It knows no position: whoever waits for one must not take this for it.
+                self.on_unreadable()
+                return empty_answer(plan, "", STORE_UNREADABLE)
             if request.rank is not None and not request.include.explain:
                 # To explain is to look at the ranking, not to use what it finds.
                 self._recalls.add(
@@ -163,7 +171,10 @@ class QueryService:
         top_k = request.top_k or settings.default_top_k
         if request.ids:
             top_k = len(request.ids)
-        elif request.fallback or degraded.level is DegradedLevel.FALLBACK:
+        elif request.fallback or (
+            # What lags has nothing to spare itself for.
+            degraded.level is DegradedLevel.FALLBACK and degraded != REPLICA_LAGGING
+        ):
             top_k = min(top_k, FALLBACK_TOP_K)
         if degraded.level is DegradedLevel.NO_VECTORS and terms:
             mode = Mode.KEYWORD if mode in (Mode.VECTOR, Mode.HYBRID) else mode

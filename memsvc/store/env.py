@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import os
@@ -13,8 +12,9 @@ from typing import Final, cast
 
 import lmdb
 
-from memsvc.domain.errors import FailedPrecondition
+from memsvc.domain.errors import FailedPrecondition, StoreUnreadable
 from memsvc.store.keys import TABLES
+from memsvc.store.reader_table import ReaderTable, check_shared
 
 MAP_SIZE: Final = 1 << 40
 """1 TiB of address space everywhere: growing a map under readers returns wrong bytes."""
@@ -30,50 +30,70 @@ LMDB_LIB: Final = 0
 """The 0.9 format. The bundled library also has 1.0; the two cannot read each other."""
 
 
+UNREADABLE: Final = (
+    lmdb.CorruptedError,
+    lmdb.PageNotFoundError,
+    lmdb.PanicError,
+    lmdb.InvalidError,
+    lmdb.BadTxnError,
+    lmdb.ProblemError,
+    lmdb.DiskError,
+)
+"""What LMDB raises when the file is not what it wrote."""
+
+
+def unreadable(error: lmdb.Error) -> StoreUnreadable:
+    """What a caller is told of it."""
+    return StoreUnreadable(
+        f"the database cannot be read: {error}",
+        hint="the disk is failing, or the file was written to by somebody else: "
+        "restore a snapshot, or make a replica the primary",
+        retry_after_ms=5_000,
+    )
+
+
 class Env:
     """An open LMDB environment with its tables."""
 
     def __init__(self, path: Path, *, readonly: bool, frozen: bool = False) -> None:
-        """``frozen``: a copy that nobody writes, read without a lock file beside it."""
+        """``frozen``: a copy that nobody writes, read without a lock file beside it. Raises
+        BlockingIOError when the file cannot be read together with its writer just now."""
         self.path = path
+        self._table: ReaderTable | None = None
         if not readonly:
             path.mkdir(parents=True, exist_ok=True)
-            _allocate(path / "lock.mdb")
-        self.lmdb = lmdb.open(
-            str(path),
-            map_size=MAP_SIZE,
-            max_dbs=len(TABLES) + 2,
-            max_readers=MAX_READERS,
-            # Pooled read transactions: beginning one is then a renewal.
-            max_spare_txns=64,
-            readonly=readonly,
-            lock=not frozen,
-            # Small partitions are read at random: readahead would drag in the whole file.
-            readahead=False,
-            lib_version=LMDB_LIB,
-        )
-        self.tables = {
-            name: self.lmdb.open_db(name.encode(), create=not readonly) for name in TABLES
-        }
+            self._table = ReaderTable(path, LOCK_BYTES)
+        elif not frozen:
+            check_shared(path)
+        try:
+            self.lmdb = lmdb.open(
+                str(path),
+                map_size=MAP_SIZE,
+                max_dbs=len(TABLES) + 2,
+                max_readers=MAX_READERS,
+                # Pooled read transactions: beginning one is then a renewal.
+                max_spare_txns=64,
+                readonly=readonly,
+                lock=not frozen,
+                # Small partitions are read at random: readahead would drag in the whole file.
+                readahead=False,
+                lib_version=LMDB_LIB,
+            )
+            self.tables = {
+                name: self.lmdb.open_db(name.encode(), create=not readonly) for name in TABLES
+            }
+        except BaseException:
+            self._close_table()
+            raise
 
     def close(self) -> None:
         """Closes the environment; no transaction may be open."""
         self.lmdb.close()
+        self._close_table()
 
-
-def _allocate(lock_file: Path) -> None:
-    """Gives the reader table its blocks now: it is written through a shared map, where a
-    page without a block ends the process with SIGBUS once the disk is full.
-
-    Before LMDB opens the file: closing any descriptor of it drops the locks of the process,
-    and then the next process to open it would clear the table under running readers.
-    """
-    fd = os.open(lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        with contextlib.suppress(OSError):
-            os.posix_fallocate(fd, 0, LOCK_BYTES)
-    finally:
-        os.close(fd)
+    def _close_table(self) -> None:
+        if self._table is not None:
+            self._table.close()
 
 
 @contextmanager

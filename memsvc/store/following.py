@@ -15,18 +15,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
 
 import lmdb
 
 from memsvc.domain.errors import Unavailable
-from memsvc.store.env import Env
+from memsvc.store.env import UNREADABLE, Env, unreadable
 from memsvc.store.snapshot import Snapshot
-from memsvc.store.store import Store
-
-OPENING_S: Final = 10.0
-"""Longest time in which the database may be missing or half replaced. Between the two renames
-of a replacement it is so for microseconds."""
+from memsvc.store.store import OPENING_S, Store
 
 _Identity = tuple[int, int]
 
@@ -46,21 +41,24 @@ class FollowingStore(Store):
     @contextmanager
     def read(self) -> Iterator[Snapshot]:
         """A snapshot that has everything that was committed when this began. Keep it short.
-        Raises Unavailable when the database is gone."""
+        Raises Unavailable when the database is gone, StoreUnreadable when it is damaged."""
         depth = getattr(self._held, "depth", 0)
         while True:
-            with self._gate.shared():
-                if self._identity is not None:
-                    with self.env.lmdb.begin() as txn:
-                        # Inside another read of the same thread the file cannot be exchanged,
-                        # and the outer read said already what this one is about.
-                        if depth or _identity(self.path) == self._identity:
-                            self._held.depth = depth + 1
-                            try:
-                                yield Snapshot(self.env, txn)
-                            finally:
-                                self._held.depth = depth
-                            return
+            try:
+                with self._gate.shared():
+                    if self._identity is not None:
+                        with self.env.lmdb.begin() as txn:
+                            # Inside another read of the same thread the file cannot be
+                            # exchanged, and the outer read said already what this one is about.
+                            if depth or _identity(self.path) == self._identity:
+                                self._held.depth = depth + 1
+                                try:
+                                    yield Snapshot(self.env, txn)
+                                finally:
+                                    self._held.depth = depth
+                                return
+            except UNREADABLE as error:
+                raise unreadable(error) from error
             self._reopen()
 
     def _reopen(self) -> None:

@@ -5,15 +5,28 @@ from __future__ import annotations
 import os
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Final
 
 from memsvc.domain.errors import FailedPrecondition
 from memsvc.store import keys
-from memsvc.store.env import STORE_FORMAT, Env, directory_lock, no_room
+from memsvc.store.env import (
+    STORE_FORMAT,
+    UNREADABLE,
+    Env,
+    directory_lock,
+    no_room,
+    unreadable,
+)
 from memsvc.store.snapshot import Snapshot
 from memsvc.store.write_txn import UNSETTLED, WriteTxn
+
+OPENING_S: Final = 10.0
+"""Longest time in which the database may be missing or half replaced. Between the two renames
+of a replacement it is so for microseconds."""
 
 
 class Store:
@@ -90,9 +103,13 @@ class Store:
 
     @contextmanager
     def read(self) -> Iterator[Snapshot]:
-        """A snapshot of the last commit. Keep it short: old pages wait for it."""
-        with self._gate.shared(), self.env.lmdb.begin() as txn:
-            yield Snapshot(self.env, txn)
+        """A snapshot of the last commit. Keep it short: old pages wait for it. Raises
+        StoreUnreadable when the file is damaged."""
+        try:
+            with self._gate.shared(), self.env.lmdb.begin() as txn:
+                yield Snapshot(self.env, txn)
+        except UNREADABLE as error:
+            raise unreadable(error) from error
 
     @contextmanager
     def write(self, now_ms: int) -> Iterator[WriteTxn]:
@@ -163,17 +180,24 @@ def _open_unmoved(path: Path) -> Env:
     """Opens a database that another process may just be replacing. The new file with the
     old reader table would do harm: the writer would not know of this reader, and use pages
     again that it still reads."""
+    until = time.monotonic() + OPENING_S
     while True:
         before = path.stat().st_ino
-        env = Env(path, readonly=True)
+        try:
+            env = Env(path, readonly=True)
+        except BlockingIOError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.002)
+            continue
         if path.exists() and path.stat().st_ino == before:
             return env
         env.close()
 
 
 def _remove_database(path: Path) -> None:
-    for name in ("data.mdb", "lock.mdb"):
-        (path / name).unlink(missing_ok=True)
+    for file in path.iterdir():
+        file.unlink()
     path.rmdir()
 
 

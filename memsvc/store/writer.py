@@ -97,6 +97,7 @@ class Writer:
         self._stopping = False
         self._paused = 0
         self._idle = True
+        self._begun = 0.0
         self._last_group = 1
         self.stats = WriterStats()
         self._lost = store.unsettled() and not store.follower
@@ -119,6 +120,17 @@ class Writer:
     def alive(self) -> bool:
         """Whether the thread that writes runs."""
         return self._thread.is_alive()
+
+    @property
+    def native_id(self) -> int | None:
+        """The system's number of that thread."""
+        return self._thread.native_id
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds since the group was begun that is being carried out; 0 when there is none."""
+        begun = self._begun
+        return time.monotonic() - begun if begun else 0.0
 
     def submit(
         self,
@@ -200,6 +212,7 @@ class Writer:
         group = self._next_group()
         if group is None:
             return False
+        self._begun = time.monotonic()
         try:
             if self._lazy:
                 self._commit_lazily(group)
@@ -209,6 +222,8 @@ class Writer:
             log.exception("writer failed")
             for request in group:
                 self._fail(request, error)
+        finally:
+            self._begun = 0.0
         return True
 
     def _next_group(self, until: float | None = None) -> list[_Request[Any]] | None:

@@ -50,6 +50,20 @@ def _run(*command: str) -> str:
     return done.stderr if done.returncode else ""
 
 
+@contextlib.contextmanager
+def stalled(point: Path) -> Iterator[None]:
+    """The file system takes no change: whoever writes to it waits, in the kernel and without
+    an end, as for a disk that does not answer. For file systems that ``small_disk`` made, but
+    not tmpfs."""
+    done = _as_root("fsfreeze", "--freeze", str(point))
+    if done:
+        raise OSError(done)
+    try:
+        yield
+    finally:
+        _as_root("fsfreeze", "--unfreeze", str(point))
+
+
 def fill_disk(point: Path, leave: int = 0) -> Path:
     """Takes the free space of a file system but for ``leave`` bytes; returns the file."""
     filler = point / "filler"

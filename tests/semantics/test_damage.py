@@ -13,6 +13,7 @@ import pytest
 from memsvc.domain.recovery import GOOD_CHECKS
 from memsvc.segments.errors import Damage
 from memsvc.service.builder import BuilderFailed
+from memsvc.service.search import vector
 from tests.semantics.harness import World
 
 WORDS = "alpha bravo charlie delta echo foxtrot golf hotel india juliet".split()  # noqa: SIM905
@@ -160,7 +161,7 @@ def test_answers_stay_right_and_are_marked_and_the_file_is_built_anew(
     if kind in ("rows", "graph", "postings"):
         assert 3 in levels, "the loss was not told"
     assert world.node.maintenance.damaged_files == len(paths)
-    world.node.tick()
+    world.node.checkup.check()
     assert world.memory.health()["degraded"]["level"] == 3
     aside = [p.with_name(p.name + ".damaged") for p in paths]
     assert [p.exists() for p in paths] == [False] * len(paths)
@@ -170,7 +171,7 @@ def test_answers_stay_right_and_are_marked_and_the_file_is_built_anew(
     hurt.check_records()
     assert len(world.segments()) == 1
     for _ in range(GOOD_CHECKS):
-        world.node.tick()
+        world.node.checkup.check()
     assert world.memory.health()["degraded"]["level"] == 0
 
 
@@ -231,5 +232,31 @@ def test_what_is_left_of_a_replaced_segment_does_not_mark_the_node(hurt: _Hurt) 
     assert old.name not in str(world.segments())
     world.node.maintenance.on_damage(old, (Damage(old.files[0], "missing"),))
     assert world.node.maintenance.damaged_files == 0
-    world.node.tick()
+    world.node.checkup.check()
     assert world.memory.health()["degraded"]["level"] == 0
+
+
+def test_vectors_that_cannot_be_read_in_time_give_way_to_words(
+    hurt: _Hurt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The records have the vectors, but reading them would take longer than a query may."""
+    world = hurt.world
+    for path in hurt.files("rows"):
+        path.unlink()
+    world.restart()
+    hurt.hold_repairs()
+    monkeypatch.setattr(vector, "RECORD_US", 1e12)
+    query = hurt.queries[0].tolist()
+    alone = world.query(vector=query, min_score=0.999)  # none of the tail
+    assert alone["degraded"] == {"level": 3, "reason": "NO_QUERY_TEXT"}
+    assert alone["items"] == []
+    for mode in ("VECTOR", "AUTO", "HYBRID"):
+        found = world.query(vector=query, text="echo", mode=mode)
+        assert found["degraded"] == {"level": 3, "reason": "SEGMENT_DAMAGED"}
+        assert found["items"], mode
+    assert world.query(vector=query, text="echo", mode="VECTOR")["mode"] == "KEYWORD"
+    # What is not in the segment is found by its vector all the same.
+    kept = world.put(summary="new", vector=query)
+    alone = world.query(vector=query, min_score=0.999)
+    assert alone["degraded"] == {"level": 3, "reason": "SEGMENT_DAMAGED"}
+    assert [item["id"] for item in alone["items"]] == [kept]

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from memsvc.domain.errors import Cancelled
+from memsvc.domain.errors import Cancelled, Unavailable
 from memsvc.domain.recovery import GOOD_CHECKS
 from memsvc.domain.types import Degraded, DegradedLevel, Namespace, QueryRequest
+from memsvc.service import node as node_module
 from memsvc.service.api import Control
-from memsvc.service.degradation import Degradation
+from memsvc.service.degradation import REPLICA_LAGGING, Degradation, Signs
 from tests.semantics.harness import READER, World, vector
 
 BAD = Degraded(DegradedLevel.NO_VECTORS, "SEGMENT_DAMAGED")
@@ -138,7 +139,7 @@ def test_level_zero_by_hand_is_full_service_without_a_reason(filled: World) -> N
 def test_a_level_by_hand_holds_until_it_is_given_back(filled: World) -> None:
     _force(filled, 4)
     for _ in range(2 * GOOD_CHECKS):
-        filled.node.tick()
+        filled.node.checkup.check()
     assert _mark(filled.query(text="tea"))[0] == 4
     assert filled.memory.health()["degraded"]["level"] == 4
     _force(filled, None)
@@ -220,3 +221,49 @@ def test_answers_are_not_marked_for_what_the_checks_found_elsewhere() -> None:
     node = Degradation()
     node.check(BAD)
     assert node.of_queries() == GOOD
+
+
+def test_the_level_is_the_worst_of_the_last_ten_checks() -> None:
+    moved: list[Degraded] = []
+    node = Degradation(moved.append)
+    worse = Degraded(DegradedLevel.NO_MEMORY, "STORE_UNREADABLE")
+    milder = Degraded(DegradedLevel.TIMEOUT, "DISK_STALLED")
+    for found in (worse, BAD, milder):
+        node.check(found)
+        assert node.current == worse
+    for _ in range(GOOD_CHECKS - 3):
+        node.check(GOOD)
+    assert node.current == worse
+    for better in (BAD, milder, GOOD):
+        node.check(GOOD)
+        assert node.current == better
+    assert moved == [worse, BAD, milder, GOOD]
+
+
+def test_a_replica_marks_answers_while_it_lags_and_no_longer() -> None:
+    node = Degradation()
+    node.check(Signs(lags=True).finding())
+    assert node.of_queries() == REPLICA_LAGGING
+    node.check(Signs().finding())
+    assert (node.of_queries(), node.current) == (GOOD, REPLICA_LAGGING)
+
+
+@pytest.mark.parametrize("kept", [b"", b"{}", b'{"level": 9, "reason": "x"}', b"[1]", b"\xff"])
+def test_a_forced_level_that_cannot_be_read_is_passed_over(world: World, kept: bytes) -> None:
+    world.close()
+    (world.folder / "forced-level.json").write_bytes(kept)
+    world.open()
+    assert not world.node.degradation.forced
+
+
+def test_a_forced_level_that_cannot_be_written_down_is_in_force(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(node_module, "keep_level", full)
+    with pytest.raises(Unavailable) as told:
+        _force(world, 3)
+    assert told.value.reason == "LEVEL_NOT_KEPT"
+    assert world.memory.health()["degraded"]["level"] == 3

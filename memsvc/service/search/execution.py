@@ -35,7 +35,8 @@ many. The fused score depends on the candidate alone, so more of them change lit
 
 class Execution:
     """Searches for a plan in the view that belongs to ``snapshot``; to be run once. ``lost``
-    tells afterwards that some part could not be searched as it should."""
+    tells afterwards that some part could not be searched as it should, ``blind`` that the
+    vectors of some could not be searched at all, in the time there is."""
 
     def __init__(
         self,
@@ -61,6 +62,7 @@ class Execution:
         self.lost = False
         self.seconds: dict[str, float] = {}
         """Time that searching by vector took, by tier."""
+        self.blind = False
         self._room = Room(settings.max_answer_bytes)
         # Of opposite vectors rounding may make a cosine just below -1, and -1 is for "all".
         self._least = plan.min_score if plan.min_score > -1.0 else ANY
@@ -169,6 +171,7 @@ class Execution:
                 self.seconds[part.tier] = spent
                 local, sims = result.local, result.sims
                 self.lost = self.lost or result.lost
+                self.blind = self.blind or result.blind
             if words is None:
                 keep = sims >= bar.floor
                 local, sims = local[keep], sims[keep]

@@ -10,8 +10,9 @@ from dataclasses import replace
 from typing import Final
 
 from memsvc.domain.hits import NO_HITS
-from memsvc.domain.types import Degraded, DegradedLevel, QueryAnswer
+from memsvc.domain.types import Degraded, DegradedLevel, Mode, QueryAnswer
 from memsvc.service.api import Control
+from memsvc.service.degradation import NO_QUERY_TEXT, SEGMENT_DAMAGED
 from memsvc.service.positions import format_position
 from memsvc.service.search.costs import CostBook
 from memsvc.service.search.execution import Execution
@@ -20,6 +21,8 @@ from memsvc.service.search.registry import Views
 from memsvc.service.search.selection import ids_matching
 from memsvc.service.search.slots import OutOfTime, Slots
 from memsvc.service.search.vector import Check
+from memsvc.service.search.view import PartitionView
+from memsvc.store.snapshot import Snapshot
 
 BESIDE_THREADS: Final = 4
 """Threads that scan beside the calls' own: tails while those search graphs, halves of scans."""
@@ -85,25 +88,22 @@ class Searcher:
                 plan = replace(plan, reader=replace(plan.reader, now=snapshot.time))
             try:
                 check()
-                execution = Execution(
-                    plan,
-                    snapshot,
-                    view,
-                    self.settings,
-                    self._book,
-                    check,
-                    self._views.on_damage,
-                    # While others search, every thread has enough to do.
-                    self._beside if self._slots.taken <= 1 else None,
-                )
+                execution = self._execution(plan, snapshot, view, check)
                 lists, token = execution.run()
+                if execution.blind and plan.mode is Mode.VECTOR and plan.terms:
+                    # No vectors, and no time to read those in the records: words instead.
+                    plan = replace(plan, mode=Mode.KEYWORD)
+                    execution = self._execution(plan, snapshot, view, check)
+                    execution.lost = True
+                    lists, token = execution.run()
             except OutOfTime:
                 return empty_answer(plan, position, TOO_LATE)
         for tier, seconds in execution.seconds.items():
             self.on_searched(tier, seconds)
         degraded = plan.degraded
         if execution.lost and degraded.level < DegradedLevel.NO_VECTORS:
-            degraded = Degraded(DegradedLevel.NO_VECTORS, "SEGMENT_DAMAGED")
+            nothing = execution.blind and not plan.terms and not any(lists)
+            degraded = NO_QUERY_TEXT if nothing else SEGMENT_DAMAGED
         return QueryAnswer(
             tuple(lists),
             plan.request.many,
@@ -112,6 +112,21 @@ class Searcher:
             degraded,
             token,
             tuple(execution.explain or ()),
+        )
+
+    def _execution(
+        self, plan: Plan, snapshot: Snapshot, view: PartitionView | None, check: Check
+    ) -> Execution:
+        return Execution(
+            plan,
+            snapshot,
+            view,
+            self.settings,
+            self._book,
+            check,
+            self._views.on_damage,
+            # While others search, every thread has enough to do.
+            self._beside if self._slots.taken <= 1 else None,
         )
 
     def matching_ids(self, plan: Plan, control: Control) -> list[bytes]:

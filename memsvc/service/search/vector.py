@@ -67,12 +67,14 @@ BESIDE_LEAST = 500_000
 @dataclass(slots=True)
 class Found:
     """Best rows of one part: local rows and true cosines, best first. ``lost`` tells that
-    vectors of the part could not be searched, ``whole`` that late ones are among them."""
+    vectors of the part could not be searched as they should, ``blind`` that none of those in
+    segment files could be searched at all, ``whole`` that late ones are among them."""
 
     local: Index
     sims: Sims
     lost: bool = False
     whole: bool = False
+    blind: bool = False
 
 
 class Bar:
@@ -185,7 +187,7 @@ class VectorSearch:
                 local, sims = best(sims, local, k)
             else:
                 plan, why = "exact", why or f"{outside.count} rows outside segment files"
-            found = Found(local, sims, found.lost)
+            found = Found(local, sims, found.lost, blind=found.blind)
         self._note(part, scope, plan, why, len(found.local), started)
         return found
 
@@ -219,7 +221,7 @@ class VectorSearch:
                 return nothing, "none", ""
             needed = len(part) * RECORD_US * len(self._query) / 1_536 / 1e6
             if needed > RECORD_SHARE * self._check():
-                nothing.lost = True
+                nothing.lost = nothing.blind = True
                 return nothing, "none", f"vector file unusable, {needed:.1f} s to read records"
             found = self._from_records(part, scope, k)
             return found, "exact", "vector file unusable, read from the records"

@@ -236,7 +236,7 @@ def test_upkeep_that_hangs_is_not_alive(tmp_path: Path, monkeypatch: pytest.Monk
     opened = Node(make_settings(tmp_path), builders=InlineBuilder)
     assert hanging.wait(60)
     assert opened.alive
-    opened._ticked -= node.SILENT_S
+    opened.checkup._upkeep_seen -= node.SILENT_S
     assert not opened.alive
     opened.maintenance._queue.compacting = True
     assert opened.alive
