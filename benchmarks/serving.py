@@ -159,6 +159,11 @@ class Server:
                 continue
         return found
 
+    def anonymous_bytes(self) -> int:
+        """Memory of the process that is of no file: what cannot be dropped and read again."""
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        return int(status.split("RssAnon:")[1].split()[0]) * 1_024
+
     def stop(self) -> None:
         """In good order."""
         self.client.close()

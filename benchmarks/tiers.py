@@ -42,8 +42,8 @@ K: Final = 10
 OLD_DAYS: Final = 200
 COLD_SHARE: Final = 0.8
 LIMIT_SHARE: Final = 0.4
-PRIVATE_LEAST: Final = 1.25
-"""A limit is at least so many times the private memory of the process."""
+OWN_LEAST: Final = 1.25
+"""A limit is at least so many times the memory of the process that is of no file."""
 WARM_RATIO: Final = 1.5
 DTYPE: Final = "i8"
 MIB: Final = 1 << 20
@@ -85,11 +85,13 @@ def run(session: Session) -> None:
     with _group(report) as group:
         if group is None:
             return
-        need, private, figures = _all_hot(dataset, hot, group, kth)
+        need, own, figures = _all_hot(dataset, hot, group, kth)
         found.append(figures)
-        limit = max(int(LIMIT_SHARE * need), int(PRIVATE_LEAST * private))
+        limit = max(int(LIMIT_SHARE * need), int(OWN_LEAST * own))
+        drop_caches(hot)
         found.append(_warm(dataset, tiered, group, kth, need))
         found.append(_limited("tiered", dataset, tiered, group, kth, limit))
+        drop_caches(tiered)
         found.append(_limited("all hot", dataset, hot, group, kth, limit))
     _tell(report, dataset, found, need)
 
@@ -150,15 +152,15 @@ def _settings(dataset: Dataset, *, cold: bool, **more: object) -> dict[str, obje
 
 def _all_hot(
     dataset: Dataset, store: Path, group: MemoryGroup, kth: Any
-) -> tuple[int, float, Figures]:
-    """Bytes of the group with everything in memory, those that are private, and figures with
+) -> tuple[int, int, Figures]:
+    """Bytes of the group with everything in memory, those that are of no file, and figures with
     warm pages."""
     drop_caches(store)
     with Server(store, _settings(dataset, cold=False), within=group) as server:
         server.client.admin.inspect(verify=True)  # reads every segment file
         _asked(server, dataset)
         figures = _figures("all hot, warm", server, dataset, kth, group)
-        return group.usage, server.memory()["private_mb"] * 1e6, figures
+        return group.usage, server.anonymous_bytes(), figures
 
 
 def _warm(dataset: Dataset, store: Path, group: MemoryGroup, kth: Any, room: int) -> Figures:

@@ -36,6 +36,34 @@ MAX_VIEWS: Final = 4
 rows costs 0.8 MB and some 3 ms, once."""
 
 
+GLANCES_WORTH: Final = 0.4
+"""Share of narrow searches of a graph that must have been enough for the next one to be tried: each
+that is not costs half of a whole search on top."""
+_GLANCE_WEIGHT: Final = 0.05
+_GLANCE_AGAIN: Final = 0.005
+"""What each search without one adds to the share, so that it is tried again after a while."""
+
+
+class Glances:
+    """How often a narrow search of a graph was enough, lately. Where most of what is asked for is
+    in this graph it rarely is, and then time is better spent on the whole breadth at once."""
+
+    def __init__(self) -> None:
+        self._share = 1.0
+
+    @property
+    def worth(self) -> bool:
+        """Whether to try one now."""
+        if self._share >= GLANCES_WORTH:
+            return True
+        self._share += _GLANCE_AGAIN
+        return False
+
+    def saw(self, enough: bool) -> None:
+        """One was tried."""
+        self._share += _GLANCE_WEIGHT * (enough - self._share)
+
+
 class Graph:
     """An opened graph; ``search`` is safe for any number of threads.
 
@@ -56,6 +84,7 @@ class Graph:
         self.vectors: int = header["vectors"]
         self._free: list[UsearchIndex] = []
         self._made = 0
+        self.glances = Glances()
         self._changed = threading.Condition()
         with self._view():
             pass

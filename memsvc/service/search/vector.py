@@ -235,8 +235,9 @@ class VectorSearch:
             costs = self._book.of(vectors, graph, _missing(part.segment, self._generation))
             local, why = None, f"few reach {floor:.3f}"
             breadth = max(GLANCE_LEAST, int(GLANCE_SHARE * ef))
-            if known and ef > breadth and 2 * matching > graph.vectors:
+            if known and ef > breadth and 2 * matching > graph.vectors and graph.glances.worth:
                 local = self._glance(graph, vectors, mask, breadth, floor)
+                graph.glances.saw(local is not None)
             if local is None:
                 near, why = self._through_graph(graph, costs, mask, matching, k, ef)
                 if near is not None:

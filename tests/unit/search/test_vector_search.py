@@ -15,6 +15,7 @@ from memsvc.domain.records import STATE_DTYPE
 from memsvc.domain.types import ExplainPart
 from memsvc.segments import vectors as vectors_module
 from memsvc.segments.costs import ScanCosts
+from memsvc.segments.graph import Glances
 from memsvc.segments.rescore import ANY
 from memsvc.segments.segment import Segment
 from memsvc.service.search.costs import CostBook
@@ -308,3 +309,16 @@ def test_a_hard_query_loses_no_neighbour_to_narrow_searches_of_later_graphs(
         ranked, _ = best_of(parts, query, masks)
         found += len({(part, row) for _, part, row in ranked} & truth(vectors, query, masks))
     assert found >= 0.95 * 30 * K
+
+
+def test_a_narrow_search_that_is_rarely_enough_is_left_out_and_tried_again_later() -> None:
+    glances = Glances()
+    tried = []
+    for _ in range(400):
+        tried.append(glances.worth)
+        if tried[-1]:
+            glances.saw(False)
+    assert all(tried[:15]) and 0 < sum(tried[100:]) < 100
+    for _ in range(40):
+        glances.saw(True)
+    assert glances.worth
