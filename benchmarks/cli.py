@@ -11,7 +11,18 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
-from benchmarks import evidence, filters, mixed, query, recall, replay, startup, tiers, writes
+from benchmarks import (
+    evidence,
+    filters,
+    mixed,
+    query,
+    recall,
+    replay,
+    replicas,
+    startup,
+    tiers,
+    writes,
+)
 from benchmarks.session import Session
 from benchmarks.workspace import Workspace
 
@@ -24,6 +35,7 @@ BENCHMARKS: Final[dict[str, ModuleType]] = {
     "evidence": evidence,
     "startup": startup,
     "tiers": tiers,
+    "replicas": replicas,
     "replay": replay,
 }
 HERE: Final = Path(__file__).parent
