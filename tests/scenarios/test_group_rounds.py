@@ -1,4 +1,5 @@
-"""Crashes, cut networks and promotions at random moments: no acknowledged write is lost.
+"""Crashes, cut networks, stalled disks and promotions at random moments: no acknowledged write
+is lost.
 
 ``GROUP_ROUNDS`` sets the number of rounds, ``GROUP_SEED`` the random numbers.
 """
@@ -11,7 +12,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 
 import grpc
 import pytest
@@ -21,6 +22,7 @@ from memsvc.v1 import memory_service_pb2 as pb
 from tests.scenarios import groups as g
 from tests.scenarios import harness as h
 from tests.scenarios import replication as r
+from tests.scenarios.disks import small_disk, stalled
 from tests.scenarios.network import Switch
 from tests.waiting import until
 
@@ -104,6 +106,12 @@ class Cluster:
         self.switch.cut(node.folder.name)
         self._perhaps_replace(node)
         self.switch.heal(node.folder.name)
+
+    def stall(self) -> None:
+        """The disk of a node takes nothing for a while; it is perhaps replaced meanwhile."""
+        node = self.draw.choice(self.nodes)
+        with stalled(node.data_dir.parent):
+            self._perhaps_replace(node)
 
     def wipe(self) -> None:
         """A replica begins with nothing, and crashes while it copies."""
@@ -218,14 +226,14 @@ def _tried(node: h.Node, *, force: bool = False) -> bool:
 
 
 @pytest.mark.parametrize(
-    "rounds", [4, pytest.param(int(os.environ.get("GROUP_ROUNDS", "50")), marks=pytest.mark.soak)]
+    "rounds", [5, pytest.param(int(os.environ.get("GROUP_ROUNDS", "50")), marks=pytest.mark.soak)]
 )
 def test_no_acknowledged_write_is_lost_by_crashes_cuts_and_promotions(
     make_node: r.MakeNode, rounds: int
 ) -> None:
     draw = random.Random(SEED)
     h.tell(f"GROUP_SEED={SEED}")
-    with Switch() as switch:
+    with Switch() as switch, ExitStack() as disks:
         nodes = g.make_group(
             make_node,
             switch=switch,
@@ -236,12 +244,20 @@ def test_no_acknowledged_write_is_lost_by_crashes_cuts_and_promotions(
         )
         for node in nodes:
             node.configure(storage__snapshot_dir=str(node.folder / "snapshots"))
+            node.data_dir = disks.enter_context(small_disk(node.folder, "ext4", 400)) / "data"
+            node.configure(storage__data_dir=str(node.data_dir))
         g.start(nodes)
         cluster = Cluster(nodes, switch, draw)
-        faults = [cluster.crash, cluster.cut, cluster.wipe, cluster.switch_over]
+        faults = [
+            cluster.crash,
+            cluster.cut,
+            cluster.stall,
+            cluster.wipe,
+            cluster.switch_over,
+        ]
         with cluster.load():
             for number in range(rounds):
-                fault = faults[number % 4] if rounds == 4 else draw.choice(faults)
+                fault = faults[number] if rounds == len(faults) else draw.choice(faults)
                 before = len(cluster.acknowledged)
                 fault()
                 cluster.heal()
