@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Final
 
 from benchmarks import (
+    bootstrap,
     evidence,
     filters,
     mixed,
@@ -37,6 +38,7 @@ BENCHMARKS: Final[dict[str, ModuleType]] = {
     "tiers": tiers,
     "replicas": replicas,
     "replay": replay,
+    "bootstrap": bootstrap,
 }
 HERE: Final = Path(__file__).parent
 

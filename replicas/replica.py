@@ -23,9 +23,10 @@ from memsvc.service.node import Node
 from memsvc.store import feed
 from memsvc.store.codec import decode_record
 from memsvc.store.store import Store
-from replicas.copying import INCOMING, BrokenOff, Incoming, place
+from replicas.copying import INCOMING, Incoming, place
 from replicas.course import Step
 from replicas.follower import SILENT_S, Follower
+from replicas.landing import BrokenOff
 from replicas.outbox import Outbox
 from replicas.peers import Peers
 from replicas.role import read_role, write_role

@@ -117,28 +117,20 @@ class ReplicationServicer(pb_grpc.ReplicationServiceServicer):
                 if found.name != request.snapshot:
                     have = {}
                 _log.info("%s copies snapshot %s", follower.node_id, found.name)
-                yield pb.CopyResponse(
-                    snapshot=found.name, manifest=found.manifest.to_json().encode()
-                )
+                yield pb.CopyResponse(snapshot=found.name)
                 yield from self._pieces(found, have)
         except OSError as error:
-            _log.exception("a snapshot for %s failed", follower.node_id)
-            _abort(context, grpc.StatusCode.UNAVAILABLE, f"no snapshot: {error.strerror}")
+            _abort(context, grpc.StatusCode.UNAVAILABLE, f"no snapshot: {error.strerror or error}")
 
     def _pieces(self, found: Bootstrap, have: dict[str, int]) -> Iterator[pb.CopyResponse]:
         began, sent = time.monotonic(), 0
-        for file in found.manifest.files:
-            offset = have.get(file.path, 0)
-            with (found.folder / file.path).open("rb", buffering=0) as source:
-                source.seek(offset)
-                while data := source.read(MESSAGE_BYTES):
-                    if self.stopping.is_set():
-                        return
-                    yield pb.CopyResponse(path=file.path, offset=offset, data=data)
-                    offset += len(data)
-                    sent += len(data)
-                    if self._pace:
-                        time.sleep(max(0.0, sent / self._pace - (time.monotonic() - began)))
+        for piece in found.pieces(have, MESSAGE_BYTES, self.stopping.is_set):
+            yield pb.CopyResponse(path=piece.path, offset=piece.offset, data=piece.data)
+            sent += len(piece.data)
+            if self._pace:
+                time.sleep(max(0.0, sent / self._pace - (time.monotonic() - began)))
+        if found.manifest is not None:
+            yield pb.CopyResponse(manifest=found.manifest.to_json().encode())
 
     def Follow(
         self, request_iterator: Iterator[pb.FollowRequest], context: grpc.ServicerContext

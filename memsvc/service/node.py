@@ -269,6 +269,7 @@ class Node:
             self._ticker.join()
         self.rebuilds.stop()
         self.snapshots.stop()
+        self.bootstraps.stop()
         self.maintenance.stop()
         try:
             self._flush_recalls()

@@ -248,7 +248,10 @@ Global___CopyRequest: _TypeAlias = CopyRequest  # noqa: Y015
 
 @_typing.final
 class CopyResponse(_message.Message):
-    """A piece of a snapshot. The first message has the manifest, the others a piece of a file."""
+    """A piece of a snapshot, sent while it is taken. The first message has its name, the last one the
+    manifest, the others a piece of a file. Pieces of a file come in order; one at offset 0 begins
+    the file anew. A file that is not in the manifest does not belong to the snapshot.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -260,7 +263,9 @@ class CopyResponse(_message.Message):
     snapshot: _builtins.str
     """Name of the snapshot. In the first message."""
     manifest: _builtins.bytes
-    """The manifest, JSON, with all paths, bytes and checksums. In the first message."""
+    """The manifest, JSON, with all paths, bytes and checksums. In the last message: without it the
+    snapshot is not whole.
+    """
     path: _builtins.str
     """Path below the snapshot's folder."""
     offset: _builtins.int

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 import xxhash
@@ -61,7 +61,8 @@ class SnapshotManifest:
 def manifest_from_json(text: str | bytes, where: str) -> SnapshotManifest:
     """The manifest from its stored form; ``where`` is for the error.
 
-    Raises FailedPrecondition for another format or what is none."""
+    Raises FailedPrecondition for another format, what is none, and files outside of a snapshot:
+    nobody who has a manifest need think of where its paths lead."""
     try:
         raw: dict[str, Any] = json.loads(text)
         found = raw.pop("format")
@@ -72,6 +73,8 @@ def manifest_from_json(text: str | bytes, where: str) -> SnapshotManifest:
                 hint="use the version of memsvc that made it",
             )
         files = tuple(SnapshotFile(**one) for one in raw.pop("files"))
+        for file in files:
+            check_path(file.path)
         missing = tuple(raw.pop("missing"))
         return SnapshotManifest(**raw, files=files, missing=missing)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -79,6 +82,19 @@ def manifest_from_json(text: str | bytes, where: str) -> SnapshotManifest:
             f"{where} is no snapshot: its {MANIFEST_NAME} cannot be read ({error})",
             reason="SNAPSHOT_DAMAGED",
         ) from error
+
+
+def check_path(name: str) -> None:
+    """Raises FailedPrecondition for a path that leads out of a snapshot's folder."""
+    path = PurePosixPath(name)
+    if (
+        path.is_absolute()
+        or ".." in path.parts
+        or path.parts[:1] not in {("store",), ("segments",)}
+    ):
+        raise FailedPrecondition(
+            f"the manifest of a snapshot names {name!r}, outside of it", reason="SNAPSHOT_DAMAGED"
+        )
 
 
 def read_manifest(folder: Path) -> SnapshotManifest:

@@ -11,7 +11,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from memsvc.domain.manifest import FileMeta, SegmentMeta
 from memsvc.segments.files import TEMPORARY_SUFFIX, fsync_directory, fsync_tree
@@ -21,15 +21,23 @@ from memsvc.service.snapshots.manifest import (
     MANIFEST_NAME,
     SnapshotFile,
     SnapshotManifest,
-    checksum_of,
     copy_durably,
 )
+from memsvc.service.snapshots.piping import copy_database
 from memsvc.store.frozen import frozen
 from memsvc.store.store import Store
 from memsvc.version import __version__
 
 TRIES: Final = 4
 """Copies of the database made at most, until none of its segments went away meanwhile."""
+
+
+class Watcher(Protocol):
+    """Told of what a snapshot in the making has already."""
+
+    def __call__(self, path: str, size: int, whole: bool) -> None:
+        """The first ``size`` bytes of a file are there; ``whole``: no more will come. Fewer bytes
+        than before: it was begun anew."""
 
 
 def take(
@@ -59,8 +67,7 @@ def take(
     folder.parent.mkdir(parents=True, exist_ok=True)
     _check_room(store, folder.parent, keep_free, share)
     try:
-        (work / "store").mkdir(parents=True, mode=0o700)
-        manifest = _Taking(store, work, now_ms, share, progress).take()
+        manifest = _Taking(store, work, now_ms, share, _Counting(progress)).take()
         _write_durably(work / MANIFEST_NAME, manifest.to_json().encode())
         fsync_tree(work)
         work.rename(folder)
@@ -69,6 +76,34 @@ def take(
         shutil.rmtree(work, ignore_errors=True)
         raise
     return manifest
+
+
+def take_for_a_while(
+    store: Store, folder: Path, *, now_ms: int, watch: Watcher
+) -> SnapshotManifest:
+    """As ``take``, for a snapshot that is read while it is made and not kept: nothing waits for
+    the disk, ``folder`` has its name from the beginning, and the manifest is only returned.
+
+    Files that turn out not to belong to it are removed at the end. Raises as ``take``.
+    """
+    _check_room(store, store.data_dir, 0, True)
+    try:
+        return _Taking(store, folder, now_ms, True, watch, durable=False).take()
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+class _Counting:
+    """A watcher that tells how many bytes more there are."""
+
+    def __init__(self, progress: Callable[[int], None]) -> None:
+        self._progress = progress
+        self._sizes: dict[str, int] = {}
+
+    def __call__(self, path: str, size: int, whole: bool) -> None:
+        self._progress(max(0, size - self._sizes.get(path, 0)))
+        self._sizes[path] = size
 
 
 def _check_room(store: Store, parent: Path, keep_free: int, share: bool) -> None:
@@ -93,16 +128,20 @@ class _Taking:
         work: Path,
         now_ms: int,
         share: bool,
-        progress: Callable[[int], None],
+        watch: Watcher,
+        *,
+        durable: bool = True,
     ) -> None:
         self._store = store
         self._work = work
         self._now = now_ms
         self._linked = share
-        self._progress = progress
+        self._watch = watch
+        self._durable = durable
         self._files: dict[str, SnapshotFile] = {}
 
     def take(self) -> SnapshotManifest:
+        (self._work / "store").mkdir(parents=True, mode=0o700)
         # Files first: what is linked here cannot go away while the database is copied, which
         # may take minutes. Only segments that both came and went in that time are missed.
         with self._store.read() as snapshot:
@@ -110,12 +149,15 @@ class _Taking:
         for meta in present:
             self._collect(meta)
         for tries in range(1, TRIES + 1):
-            database = self._copy_database()
+            database = copy_database(
+                self._store, self._work / DATABASE, self._database_grew, durable=self._durable
+            )
             with frozen(self._work / "store") as copy:
                 metas = list(copy.all_segments())
                 missing = [name for meta in metas for name in self._collect(meta)]
                 if missing and tries < TRIES:
                     continue
+                self._watch(DATABASE, database.bytes, True)
                 self._drop_all_but(metas)
                 erased = [time for _p, _r, _at, time in copy.erasures(1 << 62)]
                 return SnapshotManifest(
@@ -132,17 +174,8 @@ class _Taking:
                 )
         raise AssertionError("unreachable: the last try returns")
 
-    def _copy_database(self) -> SnapshotFile:
-        path = self._work / DATABASE
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        try:
-            self._store.compact_copy(fd)
-            os.fsync(fd)
-            size = os.fstat(fd).st_size
-        finally:
-            os.close(fd)
-        self._progress(size)
-        return SnapshotFile(DATABASE, size, checksum_of(path))
+    def _database_grew(self, size: int) -> None:
+        self._watch(DATABASE, size, False)
 
     def _collect(self, meta: SegmentMeta) -> list[str]:
         """Takes what is not yet taken of a segment; returns the paths that are not there."""
@@ -163,7 +196,7 @@ class _Taking:
                 missing.append(name)
                 continue
             self._files[name] = SnapshotFile(name, file.bytes, file.checksum)
-            self._progress(file.bytes)
+            self._watch(name, file.bytes, True)
         return missing
 
     def _drop_all_but(self, metas: list[SegmentMeta]) -> None:

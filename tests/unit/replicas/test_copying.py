@@ -10,7 +10,8 @@ import xxhash
 from memsvc.domain.errors import FailedPrecondition
 from memsvc.replication.v1 import replication_service_pb2 as pb
 from memsvc.service.snapshots.manifest import SnapshotFile, SnapshotManifest
-from replicas.copying import INCOMING, BrokenOff, Incoming, place
+from replicas.copying import INCOMING, Incoming, place
+from replicas.landing import BrokenOff
 
 FILES = {
     "store/data.mdb": b"d" * 1_000,
@@ -30,12 +31,12 @@ def manifest(files: dict[str, bytes] = FILES) -> SnapshotManifest:
 def pieces(
     name: str = "one", *, have: dict[str, int] | None = None, files: dict[str, bytes] = FILES
 ) -> list[pb.CopyResponse]:
-    out = [pb.CopyResponse(snapshot=name, manifest=manifest(files).to_json().encode())]
+    out = [pb.CopyResponse(snapshot=name)]
     for path, data in files.items():
         for offset in range((have or {}).get(path, 0), len(data), 700):
             part = data[offset : offset + 700]
             out.append(pb.CopyResponse(path=path, offset=offset, data=part))
-    return out
+    return [*out, pb.CopyResponse(manifest=manifest(files).to_json().encode())]
 
 
 def present(folder: Path) -> dict[str, bytes]:
@@ -71,7 +72,7 @@ def test_the_rest_of_another_snapshot_is_not_mixed_in(tmp_path: Path) -> None:
 
 def test_a_flipped_bit_is_found_and_that_file_copied_again(tmp_path: Path) -> None:
     bad = pieces()
-    bad[-1].data = b"G" + bad[-1].data[1:]
+    bad[-2].data = b"G" + bad[-2].data[1:]
     with pytest.raises(BrokenOff, match="graph"):
         Incoming(tmp_path).receive(bad)
     again = Incoming(tmp_path)
@@ -87,13 +88,27 @@ def test_no_file_is_put_outside_of_the_snapshot(tmp_path: Path, path: str) -> No
         Incoming(tmp_path).receive(pieces(files={path: b"x"}))
 
 
-def test_a_piece_that_is_in_no_manifest_or_out_of_place_ends_the_copy(tmp_path: Path) -> None:
-    for extra in (
-        pb.CopyResponse(path="store/other", data=b"x"),
-        pb.CopyResponse(path="store/data.mdb", offset=5, data=b"x"),
-    ):
-        with pytest.raises(BrokenOff):
-            Incoming(tmp_path).receive([pieces()[0], extra])
+def test_a_piece_out_of_place_ends_the_copy(tmp_path: Path) -> None:
+    extra = pb.CopyResponse(path="store/data.mdb", offset=5, data=b"x")
+    with pytest.raises(BrokenOff, match="a piece for 5 came at 0"):
+        Incoming(tmp_path).receive([pieces()[0], extra])
+
+
+def test_a_segment_that_was_merged_away_meanwhile_is_not_put_in_place(tmp_path: Path) -> None:
+    gone = pb.CopyResponse(path="segments/00000001/s0/rows-1.bin", data=b"x")
+    first, *rest = pieces()
+    Incoming(tmp_path).receive([first, gone, *rest])
+    assert present(tmp_path) == FILES
+    assert not (tmp_path / "segments/00000001/s0").exists()
+
+
+def test_a_file_that_is_begun_anew_is_not_mixed_with_its_first_beginning(tmp_path: Path) -> None:
+    first, *rest = pieces()
+    database = [
+        pb.CopyResponse(path="store/data.mdb", offset=at, data=b"x" * 500) for at in (0, 500)
+    ]
+    Incoming(tmp_path).receive([first, *database, *rest])
+    assert present(tmp_path) == FILES
 
 
 def test_placing_is_done_again_after_a_crash_in_the_middle(tmp_path: Path) -> None:
