@@ -18,6 +18,7 @@ from memsvc.domain.errors import FailedPrecondition
 from memsvc.domain.group import Role, leader
 from memsvc.domain.log import Record
 from memsvc.domain.replication import Lag, Standing, Verdict
+from memsvc.service.identity import node_id
 from memsvc.service.leading import Primary
 from memsvc.service.node import Node
 from memsvc.store import feed
@@ -42,7 +43,6 @@ COPYING: Final = "COPYING"
 REPLICA: Final = "REPLICA"
 """File that says: what is here came from a primary, and may be removed to copy it anew. A store
 that was written here is never removed."""
-_NODE_ID: Final = "node_id"
 _PAUSE_S: Final = 1.0
 
 
@@ -76,14 +76,6 @@ def prepare(settings: Settings) -> None:
             text = told_by(error) if isinstance(error, grpc.RpcError) else str(error)
             log.warning("waiting for the primary at %s: %s", role.primary, text)
         time.sleep(_PAUSE_S * (0.5 + random.random()))
-
-
-def node_id(data_dir: Path) -> str:
-    """The name of this node, drawn once and kept."""
-    path = data_dir / _NODE_ID
-    if not path.exists():
-        path.write_text(f"{random.SystemRandom().getrandbits(64):016x}\n")
-    return path.read_text().strip()
 
 
 def _begun(data_dir: Path) -> bool:

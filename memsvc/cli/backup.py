@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from memsvc.cli.output import clean, count, emit_json, size
 from memsvc.domain.errors import MemsvcError
 
 _DIRECTORY = click.Path(path_type=Path)
+_PLACE = "DIR|s3://BUCKET/PREFIX"
 
 
 @contextmanager
@@ -58,7 +59,7 @@ class _Bar:
 
 
 @click.command()
-@click.option("--to", "to", type=_DIRECTORY, required=True, metavar="DIR", help="Put it here.")
+@click.option("--to", "to", required=True, metavar=_PLACE, help="Put it here.")
 @click.option(
     "--data-dir",
     type=_DIRECTORY,
@@ -67,8 +68,8 @@ class _Bar:
 )
 @options.json_option
 @options.connection
-def backup(target: options.Target, to: Path, data_dir: Path | None, as_json: bool) -> None:
-    """Back a store up into a new folder below DIR, while it is used or when it is stopped.
+def backup(target: options.Target, to: str, data_dir: Path | None, as_json: bool) -> None:
+    """Back a store up into a new folder below DIR or an address, while it is used or stopped.
 
     A running node takes a snapshot into its storage.snapshot_dir, which is copied from there:
     run this on its machine, or where that folder is mounted. Needs the admin right for the whole
@@ -77,53 +78,58 @@ def backup(target: options.Target, to: Path, data_dir: Path | None, as_json: boo
     \b
     Examples:
       memsvc backup --to /mnt/backup
+      memsvc backup --to s3://backups/memsvc?endpoint=https://store.example
       memsvc backup --to /mnt/backup --data-dir /var/lib/memsvc   # the node is stopped
     """
     from memsvc.service.snapshots.copying import copy_snapshot
-    from memsvc.service.snapshots.keeping import name_of
+    from memsvc.service.snapshots.manifest import name_of
+    from memsvc.service.snapshots.places import place_of
     from memsvc.service.snapshots.taking import take
     from memsvc.store.store import Store
 
-    with _told(), _Bar() as bar:
+    with _told(), _Bar() as bar, ExitStack() as stack:
+        place = place_of(to)
         if data_dir is not None:
             if not (data_dir / "store" / "data.mdb").is_file():
                 raise Failure(f"{data_dir} holds no store")
-            store = Store(data_dir)
-            try:
-                now = int(time.time() * 1_000)
-                folder = to / name_of(now)
-                manifest = take(
-                    store, folder, now_ms=now, share=False,
-                    progress=lambda more: bar("copying", more, 0),
-                )  # fmt: skip
-            finally:
-                store.close()
+            store = stack.enter_context(closing(Store(data_dir)))
+            now = int(time.time() * 1_000)
+            folder = place.workshop(name_of(now), data_dir)
+            manifest = take(
+                store, folder, now_ms=now, share=place.remote,
+                progress=lambda more: bar("copying", more, 0),
+            )  # fmt: skip
+            made = place.adopt(folder.name, folder, manifest)
         else:
             with target.connect() as client:
-                made = client.admin.take_snapshot(target.timeout or 3_600.0)
-            source = Path(made.path)
-            if not source.is_dir():
+                where = client.admin.take_snapshot(target.timeout or 3_600.0).path
+            source = place_of(where).snapshots()
+            if not source:
                 raise Failure(
-                    f"the node took the snapshot {made.path}, which is not seen from here",
+                    f"the node took the snapshot {where}, which is not seen from here",
                     hint="run memsvc backup on the machine of the node, as one who may read "
                     "the folder",
                 )
-            folder = to / source.name
-            manifest = copy_snapshot(source, folder, lambda more, of: bar("copying", more, of))
+            (found,) = source
+            made = copy_snapshot(
+                found, place, name_of(found.manifest.time),
+                lambda more: bar("copying", more, found.manifest.size),
+            )  # fmt: skip
+    manifest = made.manifest
     if as_json:
         emit_json(
-            {"path": str(folder), "position": manifest.position, "epoch": manifest.epoch,
+            {"path": made.where, "position": manifest.position, "epoch": manifest.epoch,
              "time": manifest.time, "bytes": manifest.size, "store_id": manifest.store_id}
         )  # fmt: skip
         return
-    click.echo(f"{folder}: {size(manifest.size)}, position {manifest.position}")
+    click.echo(f"{made.where}: {size(manifest.size)}, position {manifest.position}")
 
 
 @click.command()
-@click.argument("folder", type=_DIRECTORY, metavar="DIR")
+@click.argument("where", metavar=_PLACE)
 @options.json_option
-def verify(folder: Path, as_json: bool) -> None:
-    """Check a snapshot or backup, or every one in a folder. Exit code 1 when one is not sound.
+def verify(where: str, as_json: bool) -> None:
+    """Check a snapshot or backup, or every one in a place. Exit code 1 when one is not sound.
 
     Reads every byte against its checksum, computes the digests of the log anew, and counts
     records, ids, dedup keys and vectors by different ways.
@@ -132,21 +138,20 @@ def verify(folder: Path, as_json: bool) -> None:
     Example:
       memsvc verify /mnt/backup
     """
-    from memsvc.service.snapshots.manifest import snapshots_in
+    from memsvc.service.snapshots.places import place_of
     from memsvc.service.snapshots.verifying import verify as check
 
     with _told(), _Bar() as bar:
-        found = snapshots_in(folder, strict=True)
+        found = place_of(where).snapshots(strict=True)
         if not found:
-            raise Failure(f"no snapshot in {folder}", hint="name what memsvc backup made")
-        total = sum(manifest.size for _, manifest in found)
-        verdicts = [
-            (path, check(path, lambda more: bar("checking", more, total))) for path, _ in found
-        ]
+            raise Failure(f"no snapshot in {where}", hint="name what memsvc backup made")
+        total = sum(one.manifest.size for one in found)
+        verdicts = [(one.where, check(one, lambda more: bar("checking", more, total)))
+                    for one in found]  # fmt: skip
     if as_json:
         emit_json(
             [
-                {"path": str(path), "sound": v.sound, "problems": v.problems, "notes": v.notes,
+                {"path": path, "sound": v.sound, "problems": v.problems, "notes": v.notes,
                  "position": v.manifest.position, "time": v.manifest.time, "counts": v.counts}
                 for path, v in verdicts
             ]
@@ -154,7 +159,7 @@ def verify(folder: Path, as_json: bool) -> None:
     for path, verdict in () if as_json else verdicts:
         manifest = verdict.manifest
         click.secho(
-            f"{clean(str(path))}: {'sound' if verdict.sound else 'NOT SOUND'}",
+            f"{clean(path)}: {'sound' if verdict.sound else 'NOT SOUND'}",
             fg="green" if verdict.sound else "red",
         )
         click.echo(f"  position {manifest.position}, {utc(manifest.time)}, {size(manifest.size)}")
@@ -167,7 +172,7 @@ def verify(folder: Path, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("source", type=_DIRECTORY, metavar="FROM")
+@click.argument("source", metavar="FROM")
 @click.option("--to", "to", type=_DIRECTORY, required=True, metavar="DIR", help="New data_dir.")
 @click.option("--position", type=click.IntRange(min=1), help="As of this position of the log.")
 @click.option("--at", "at_ms", type=options.time_ms, metavar="UTC_MS", help="As of this time.")
@@ -177,14 +182,14 @@ def verify(folder: Path, as_json: bool) -> None:
 )  # fmt: skip
 @options.json_option
 def restore(
-    source: Path,
+    source: str,
     to: Path,
     position: int | None,
     at_ms: int | None,
     log_dir: Path | None,
     as_json: bool,
 ) -> None:
-    """Make a new data directory from a snapshot, or from a folder of them.
+    """Make a new data directory from a snapshot, or from a folder or address of several.
 
     Without --position or --at: the newest state. What was forgotten HARD, erased or dropped
     after its time since then is erased again, as far as the snapshots in FROM and --log tell.
@@ -196,20 +201,22 @@ def restore(
       memsvc restore /mnt/backup --to /var/lib/memsvc-new
       memsvc restore /mnt/backup --to ./then --at 1796040000000
       memsvc restore /mnt/backup --to ./all --log /var/lib/memsvc
+      memsvc restore s3://backups/memsvc --to /var/lib/memsvc-new
     """
+    from memsvc.service.snapshots.places import place_of
     from memsvc.service.snapshots.restoring import restore as make
 
     if position is not None and at_ms is not None:
         raise click.UsageError("give --position or --at, not both")
     with _told(), _Bar() as bar:
         done = make(
-            source, to, now_ms=int(time.time() * 1_000), position=position, at_ms=at_ms,
+            place_of(source), to, now_ms=int(time.time() * 1_000), position=position, at_ms=at_ms,
             data_dir=log_dir, progress=bar,
         )  # fmt: skip
     if as_json:
         emit_json(
             {"path": str(to), "position": done.position, "time": done.time, "end": done.end,
-             "epoch": done.epoch, "base": str(done.base) if done.base else None,
+             "epoch": done.epoch, "base": done.base,
              "replayed": done.replayed, "erased": done.erased, "memories": done.memories}
         )  # fmt: skip
         return

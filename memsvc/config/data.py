@@ -7,6 +7,7 @@ from cronsim import CronSim, CronSimError
 from pydantic import AfterValidator
 
 from memsvc.config.fields import Section, key
+from memsvc.config.object_url import is_object_url, parse_object_url
 from memsvc.domain import limits
 
 _MIB = 1024 * 1024
@@ -21,6 +22,12 @@ def _check_cron(text: str) -> str:
             CronSim(text, datetime(2000, 1, 1, tzinfo=UTC))
         except CronSimError as error:
             raise ValueError(f"not a cron expression: {error}") from None
+    return text
+
+
+def _check_snapshot_dir(text: str) -> str:
+    if is_object_url(text):
+        parse_object_url(text)
     return text
 
 
@@ -82,13 +89,16 @@ class Storage(Section):
         unit="bytes",
         ge=0,
     )
-    snapshot_dir: str = key(
+    snapshot_dir: Annotated[str, AfterValidator(_check_snapshot_dir)] = key(
         "",
         "Directory of the snapshots of this node, best on another disk. Segment files are shared "
-        "by hard links on the same file system, and copied to another. Empty: snapshots in "
-        "storage.data_dir.",
+        "by hard links on the same file system, and copied to another. Or an S3-compatible "
+        "store: s3://BUCKET/PREFIX?endpoint=URL&region=NAME, with credentials from the "
+        "environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY); a database as large as that of "
+        "the node is then made in storage.data_dir each time. A replica uses a folder in it "
+        "that is named after the node. Empty: snapshots in storage.data_dir.",
         reload=True,
-        expects="a path, or empty",
+        expects="a path, an s3:// address, or empty",
     )
     snapshot_interval_min: int = key(
         30,

@@ -211,8 +211,10 @@ class AdminService:
     def take_snapshot(self) -> SnapshotFacts:
         """Takes one now; everything acknowledged is in it. Raises Unavailable."""
         self._node.writer.settle()
-        path, made = self._node.snapshots.take_now()
-        return SnapshotFacts(str(path.resolve()), made.position, made.epoch, made.time, made.size)
+        found = self._node.snapshots.take_now()
+        folder, made = found.place.local(found), found.manifest
+        where = found.where if folder is None else str(folder.resolve())
+        return SnapshotFacts(where, made.position, made.epoch, made.time, made.size)
 
     def inspect(
         self, tenant: str, agent: str, verify: bool, log_tail: int, memory_id: str

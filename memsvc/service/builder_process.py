@@ -29,6 +29,7 @@ from memsvc.segments.check import disagreement, graph_recall
 from memsvc.segments.errors import SegmentDamaged
 from memsvc.segments.segment import Segment
 from memsvc.segments.tiers import belonging, rows_of
+from memsvc.service.snapshots.places import place_of
 from memsvc.service.snapshots.taking import take
 from memsvc.store import heads
 from memsvc.store.store import Store
@@ -126,10 +127,13 @@ class Builder:
         return {"problem": problem, "recalls": recalls}
 
     def _snapshot(self, job: dict[str, Any]) -> object:
-        """A snapshot in a folder that does not exist. Returns its manifest."""
+        """A snapshot in a folder that does not exist, taken over by the place it is for. Returns
+        its manifest and where it is."""
+        folder = Path(job["to"])
         with self.opened() as store:
-            manifest = take(store, Path(job["to"]), now_ms=job["time"], keep_free=job["keep_free"])
-        return json.loads(manifest.to_json())
+            manifest = take(store, folder, now_ms=job["time"], keep_free=job["keep_free"])
+        found = place_of(job["place"]).adopt(folder.name, folder, manifest)
+        return {"manifest": json.loads(manifest.to_json()), "where": found.where}
 
     def _copy(self, to: Path) -> object:
         """A compacted copy of the database, flushed to disk. Returns its position."""

@@ -96,6 +96,7 @@ class NodeReadings:
     log_position: int | None = None
     snapshot_time: float | None = None
     snapshot_interval: float | None = None
+    snapshot_failing: int | None = None
     replica_lag_ms: int | None = None
     replica_lag_positions: int | None = None
     followers: int | None = None
@@ -139,6 +140,10 @@ _READINGS: Final = {
     "snapshot_interval": (
         "memsvc_snapshot_interval_seconds",
         "storage.snapshot_interval_min in seconds, 0 = none on schedule",
+    ),
+    "snapshot_failing": (
+        "memsvc_snapshot_failing",
+        "1 while the last snapshot failed or the store of snapshots does not answer",
     ),
     "replica_lag_ms": ("memsvc_replica_lag_ms", "Milliseconds behind the primary"),
     "replica_lag_positions": ("memsvc_replica_lag_positions", "Log entries behind the primary"),

@@ -254,7 +254,7 @@ class Node:
         self.rebuilds.settings = rebuild_settings(settings)
         if builds.settings.graph != before.graph:
             self.rebuilds.settings_changed()
-        self.snapshots.settings = snapshot_settings(settings)
+        self.snapshots.apply(snapshot_settings(settings))
         self._schedule = Schedule(settings.lifecycle.compact_cron, self._now())
 
     def stop(self) -> None:
@@ -499,6 +499,8 @@ class Node:
             reasons.append("the disk is full: writes are refused")
         if self._overdue:
             reasons.append(self._overdue)
+        if self.snapshots.trouble:
+            reasons.append(self.snapshots.trouble)
         primary = self.leading.primary()
         if trouble := self.leading.trouble:
             reasons.append(trouble)
@@ -573,6 +575,7 @@ class Node:
             graphs_outdated=rebuild.survey.to_rebuild,
             snapshot_time=self.snapshots.last_time / 1_000,
             snapshot_interval=self.snapshots.settings.interval_ms / 1_000,
+            snapshot_failing=int(bool(self.snapshots.trouble)),
             replica_lag_ms=health.lag_ms if self.leading.follows else None,
             replica_lag_positions=health.lag_positions if self.leading.follows else None,
             followers=len(self.feed.acks.followers),

@@ -13,6 +13,7 @@ import pytest
 
 from memsvc.domain.errors import FailedPrecondition, PositionLost
 from memsvc.service.snapshots import restoring
+from memsvc.service.snapshots.folders import FolderPlace
 from memsvc.service.snapshots.restoring import Restored, restore
 from memsvc.service.snapshots.taking import take
 from memsvc.store.store import Store
@@ -70,7 +71,7 @@ class History:
         """A new data directory."""
         self.restored += 1
         target = self.root / f"restored-{self.restored}"
-        done = restore(self.snapshots, target, now_ms=self.world.clock.now, **wish)
+        done = restore(FolderPlace(self.snapshots), target, now_ms=self.world.clock.now, **wish)
         return done, target
 
     def check_same(self, target: Path, position: int) -> None:
@@ -340,9 +341,9 @@ def test_nothing_is_ever_overwritten(history: History) -> None:
     history.snapshot()
     target = history.root / "full"
     target.mkdir()
-    restore(history.snapshots, target, now_ms=0)
+    restore(FolderPlace(history.snapshots), target, now_ms=0)
     with pytest.raises(FailedPrecondition, match="not an empty directory"):
-        restore(history.snapshots, target, now_ms=0)
+        restore(FolderPlace(history.snapshots), target, now_ms=0)
 
 
 def test_a_damaged_snapshot_is_not_restored_from(history: History) -> None:
@@ -378,9 +379,9 @@ def test_what_a_killed_restore_left_is_in_nobodys_way(
         patched.setattr(restoring._Restoring, "_clean", die)
         patched.setattr(shutil, "rmtree", lambda *_a, **_k: None)
         with pytest.raises(Killed):
-            restore(history.snapshots, target, now_ms=0, position=1)
+            restore(FolderPlace(history.snapshots), target, now_ms=0, position=1)
     assert (history.root / "made.restoring").exists()
     assert not target.exists()
-    done = restore(history.snapshots, target, now_ms=0)
+    done = restore(FolderPlace(history.snapshots), target, now_ms=0)
     assert done.memories == 2
     assert not (history.root / "made.restoring").exists()

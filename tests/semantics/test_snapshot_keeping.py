@@ -10,7 +10,8 @@ import pytest
 
 from memsvc.service.builder import BuilderFailed
 from memsvc.service.snapshots import keeping
-from memsvc.service.snapshots.keeping import Snapshots
+from memsvc.service.snapshots.keeping import Snapshots, snapshot_settings
+from memsvc.service.snapshots.places import place_of
 from memsvc.service.snapshots.restoring import restore
 from memsvc.service.snapshots.verifying import verify
 from tests.semantics.harness import HOUR, World
@@ -26,7 +27,7 @@ def _make(make_world: MakeWorld, **more: Any) -> tuple[World, Snapshots]:
 
 
 def _names(snapshots: Snapshots) -> list[str]:
-    return [path.name for path, _ in snapshots.kept()]
+    return [found.name for found in snapshots.kept()]
 
 
 def test_one_is_taken_each_interval_and_the_last_ones_are_kept(make_world: MakeWorld) -> None:
@@ -40,7 +41,7 @@ def test_one_is_taken_each_interval_and_the_last_ones_are_kept(make_world: MakeW
     assert len(seen) == 9
     assert _names(snapshots) == seen[-3:]
     assert seen[0] == "20231114T224320.000Z"
-    assert all(verify(path).sound for path, _ in snapshots.kept())
+    assert all(verify(found).sound for found in snapshots.kept())
 
 
 def test_none_is_taken_when_nothing_was_written_and_none_by_default_of_zero(
@@ -75,21 +76,21 @@ def test_another_folder_is_used_when_it_is_set(make_world: MakeWorld, tmp_path: 
     world, snapshots = _make(make_world, storage__snapshot_dir=str(tmp_path / "elsewhere"))
     world.put(summary="x")
     world.seal()
-    path, manifest = snapshots.take_now()
-    assert path.parent == tmp_path / "elsewhere"
-    assert verify(path).sound
-    assert len(manifest.files) > 1
+    found = snapshots.take_now()
+    assert Path(found.where).parent == tmp_path / "elsewhere"
+    assert verify(found).sound
+    assert len(found.manifest.files) > 1
 
 
 def test_what_others_put_there_is_left_alone(make_world: MakeWorld) -> None:
     world, snapshots = _make(make_world, storage__snapshot_keep=1)
     other, others = _make(make_world)
-    folder = snapshots.settings.folder
-    others.settings = snapshots.settings
+    folder = Path(snapshots.settings.where)
+    others.apply(snapshots.settings)
     world.put(summary="x")
     other.put(summary="y")
     (folder / "notes").mkdir(parents=True)
-    foreign, _ = others.take()
+    foreign = Path(others.take().where)
     for _ in range(3):
         world.clock.turn(1_000)
         snapshots.take_now()
@@ -120,21 +121,21 @@ def test_what_was_erased_leaves_the_snapshots_in_time(make_world: MakeWorld, sea
         world.clock.turn(HOUR)
     kept = snapshots.kept()
     assert kept, "there is one to restore from"
-    for path in snapshots.settings.folder.rglob("*"):
+    for path in Path(snapshots.settings.where).rglob("*"):
         assert path.is_dir() or b"quokka" not in path.read_bytes(), path
     made = world.folder.parent / "restored"
-    assert restore(snapshots.settings.folder, made, now_ms=world.clock.now).memories == 1
+    assert restore(place_of(snapshots.settings.where), made, now_ms=world.clock.now).memories == 1
 
 
 def test_snapshots_are_not_replaced_when_nothing_was_erased(make_world: MakeWorld) -> None:
     world, snapshots = _make(make_world, storage__snapshot_interval_min=0)
     world.put(summary="x", ttl_ms=0)
-    path, _ = snapshots.take_now()
+    only = snapshots.take_now()
     for n in range(40):
         world.put(summary=f"m{n}", ttl_ms=0)
         world.clock.turn(6 * HOUR)
         snapshots.tick()
-    assert [p for p, _ in snapshots.kept()] == [path]
+    assert [found.where for found in snapshots.kept()] == [only.where]
 
 
 def test_one_that_cannot_be_replaced_goes_all_the_same(
@@ -172,9 +173,11 @@ def test_a_failure_is_counted_and_tried_again(
 
     builder.before_job = refuse
     snapshots.tick()
+    assert world.node.health().reasons == ("the last snapshot failed: no room",)
     builder.before_job = lambda _job: None
     snapshots.tick()
     assert len(snapshots.kept()) == 1
+    assert world.node.health().reasons == ()
     told = world.node.metrics.exposition().decode()
     assert 'memsvc_snapshots_total{result="failed"} 1.0' in told
     assert 'memsvc_snapshots_total{result="ok"} 1.0' in told
@@ -185,9 +188,28 @@ def test_a_failure_is_counted_and_tried_again(
 def test_a_process_takes_it_and_is_gone_afterwards(make_world: MakeWorld) -> None:
     world, snapshots = _make(make_world, inline=False)
     world.put(summary="x")
-    path, _ = snapshots.take_now()
-    assert verify(path).sound
+    assert verify(snapshots.take_now()).sound
     process = snapshots._builder._process
     assert process is not None and process.poll() is not None
-    path, _ = snapshots.take_now()
-    assert verify(path).sound
+    assert verify(snapshots.take_now()).sound
+
+
+def test_a_replica_and_its_primary_do_not_remove_each_others(make_world: MakeWorld) -> None:
+    """The same snapshot_dir, and the same store."""
+    world, snapshots = _make(make_world, storage__snapshot_keep=1)
+    world.put(summary="x")
+    settings = world.node.settings
+    follower = snapshot_settings(
+        settings.model_copy(update={"node": settings.node.model_copy(update={"role": "replica"})})
+    )
+    assert (follower.where, follower.also) == (snapshots.settings.also[0], ())
+    mine = snapshots.take_now()
+    snapshots.apply(follower)
+    as_replica = snapshots.take_now()
+    assert snapshots.kept() == [as_replica]
+    assert verify(mine).sound
+    # Promoted, it looks after those that it took before.
+    snapshots.apply(snapshot_settings(settings))
+    world.clock.turn(1_000)
+    last = snapshots.take_now()
+    assert [found.where for found in snapshots.kept()] == [last.where]

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from memsvc.service.snapshots import taking
-from memsvc.service.snapshots.manifest import SnapshotManifest, read_manifest, snapshots_in
+from memsvc.service.snapshots.folders import FolderPlace
+from memsvc.service.snapshots.manifest import SnapshotManifest, read_manifest
+from memsvc.service.snapshots.places import Found
 from memsvc.service.snapshots.taking import take
 from memsvc.service.snapshots.verifying import verify
 from memsvc.store.store import Store
@@ -33,10 +35,16 @@ def snapshot(world: World, name: str = "snapshot") -> tuple[Path, SnapshotManife
     return folder, take(world.node.store, folder, now_ms=world.clock.now)
 
 
+def at(folder: Path) -> Found:
+    """The snapshot that a folder is."""
+    (found,) = FolderPlace(folder).snapshots(strict=True)
+    return found
+
+
 def test_a_snapshot_is_sound_and_tells_its_position(world: World) -> None:
     lived_in(world)
     folder, manifest = snapshot(world)
-    verdict = verify(folder)
+    verdict = verify(at(folder))
     assert verdict.sound, verdict.problems
     assert verdict.notes == []
     facts = world.admin.inspect("", "", False, 0, "")
@@ -77,7 +85,7 @@ def test_segments_merged_away_while_it_was_taken_are_not_missed(
     folder, manifest = snapshot(world)
     assert len(copies) == 2
     assert not manifest.missing
-    assert verify(folder).sound
+    assert verify(at(folder)).sound
     segments = list((folder / "segments" / "00000001").iterdir())
     assert len(segments) == 1, "what was merged away is not kept"
 
@@ -97,7 +105,7 @@ def test_writes_go_on_while_it_is_taken(world: World) -> None:
     try:
         for n in range(5):
             folder, _ = snapshot(world, f"s{n}")
-            assert verify(folder).sound
+            assert verify(at(folder)).sound
     finally:
         stop.set()
         worker.join()
@@ -114,7 +122,7 @@ def test_a_flipped_byte_is_found(world: World, part: str) -> None:
         byte = file.read(1)
         file.seek(-1, os.SEEK_CUR)
         file.write(bytes([byte[0] ^ 1]))
-    verdict = verify(folder)
+    verdict = verify(at(folder))
     assert verdict.problems == [f"{name}: the checksum differs"]
 
 
@@ -125,7 +133,7 @@ def test_a_missing_and_a_short_file_are_found(world: World) -> None:
     (folder / first).unlink()
     (folder / second).unlink()
     (folder / second).write_bytes(b"short")
-    told = "\n".join(verify(folder).problems)
+    told = "\n".join(verify(at(folder)).problems)
     assert f"{first}: cannot be read" in told
     assert f"{second}: 5 bytes" in told
 
@@ -161,10 +169,10 @@ def test_what_a_crash_left_is_no_snapshot_and_in_nobodys_way(
     left = world.folder.parent / "all" / "one.tmp"
     (left / "store").mkdir(parents=True)
     (left / "store" / "data.mdb").write_bytes(b"half")
-    assert snapshots_in(left.parent) == []
+    assert FolderPlace(left.parent).snapshots() == []
     take(world.node.store, left.parent / "one", now_ms=5)
-    assert [path.name for path, _ in snapshots_in(left.parent)] == ["one"]
-    assert verify(left.parent / "one").sound
+    assert [found.name for found in FolderPlace(left.parent).snapshots()] == ["one"]
+    assert verify(at(left.parent / "one")).sound
     assert not left.exists()
     with pytest.raises(FileExistsError):
         take(world.node.store, left.parent / "one", now_ms=6)

@@ -2,60 +2,54 @@
 
 from __future__ import annotations
 
-import errno
-import shutil
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
+
+import xxhash
 
 from memsvc.domain.errors import FailedPrecondition
-from memsvc.segments.files import TEMPORARY_SUFFIX, fsync_directory, fsync_tree
-from memsvc.service.snapshots.manifest import (
-    MANIFEST_NAME,
-    SnapshotManifest,
-    copy_durably,
-    read_manifest,
-)
+from memsvc.service.snapshots.manifest import SnapshotFile
+from memsvc.service.snapshots.places import Found, Place
 
 
 def copy_snapshot(
-    source: Path,
-    target: Path,
-    progress: Callable[[int, int], None] = lambda _more, _of: None,
-) -> SnapshotManifest:
-    """Copies a snapshot and compares every byte with its checksums on the way.
+    source: Found,
+    target: Place,
+    name: str,
+    progress: Callable[[int], None] = lambda _more: None,
+) -> Found:
+    """Copies a snapshot and compares every byte that goes with its checksums on the way.
 
-    ``target`` must not exist; it is made as ``.tmp`` and gets its name when it is on disk.
-    ``progress`` is told bytes copied since the last call, and of how many. Raises
-    FileExistsError, FailedPrecondition (NO_SNAPSHOT, SNAPSHOT_DAMAGED), OSError; nothing is left
-    behind then.
+    ``progress`` is told bytes copied since the last call, of ``source.manifest.size``. Raises
+    FileExistsError, FailedPrecondition (SNAPSHOT_DAMAGED), OSError and what places raise; there
+    is no snapshot of that name then.
     """
-    if target.exists():
-        raise FileExistsError(errno.EEXIST, "there is something already", str(target))
-    manifest = read_manifest(source)
-    work = target.with_name(target.name + TEMPORARY_SUFFIX)
-    shutil.rmtree(work, ignore_errors=True)
-    target.parent.mkdir(parents=True, exist_ok=True)
+
+    def read(file: SnapshotFile) -> Iterator[memoryview]:
+        for piece in checked(source, file):
+            yield piece
+            progress(len(piece))
+
+    return target.put(name, source.manifest, read)
+
+
+def checked(found: Found, file: SnapshotFile) -> Iterator[memoryview]:
+    """The bytes of a file; raises FailedPrecondition (SNAPSHOT_DAMAGED), after the last piece,
+    when they are not those of the manifest, or before when there is no such file."""
+    digest = xxhash.xxh3_128()
     try:
-        work.mkdir(mode=0o700)
-        for file in manifest.files:
-            (work / file.path).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            copied = copy_durably(source / file.path, work / file.path, 0o400)
-            if (copied.bytes, copied.checksum) != (file.bytes, file.checksum):
-                raise _damaged(source, file.path)
-            progress(file.bytes, manifest.size)
-        copy_durably(source / MANIFEST_NAME, work / MANIFEST_NAME, 0o400)
-        fsync_tree(work)
-        work.rename(target)
-        fsync_directory(target.parent)
-    except BaseException:
-        shutil.rmtree(work, ignore_errors=True)
-        raise
-    return manifest
+        for piece in found.read(file):
+            digest.update(piece)
+            yield piece
+    except FileNotFoundError:
+        raise damaged(found.where, f"{file.path} is missing") from None
+    if digest.hexdigest() != file.checksum:
+        raise damaged(found.where, f"{file.path} differs from its checksum")
 
 
-def _damaged(source: Path, name: str) -> FailedPrecondition:
+def damaged(where: object, why: str) -> FailedPrecondition:
+    """The error for a snapshot that cannot be relied on."""
     return FailedPrecondition(
-        f"the snapshot {source} is damaged: {name} differs from its checksum",
+        f"the snapshot {where} is damaged: {why}",
         reason="SNAPSHOT_DAMAGED",
-        hint="take another; see memsvc verify",
+        hint="see memsvc verify; to restore from the others without it, move it away",
     )

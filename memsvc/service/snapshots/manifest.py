@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 import xxhash
 
 from memsvc.domain.errors import FailedPrecondition
-from memsvc.segments.files import TEMPORARY_SUFFIX
 
 SNAPSHOT_FORMAT: Final = 1
 MANIFEST_NAME: Final = "snapshot.json"
 DATABASE: Final = "store/data.mdb"
 _CHUNK: Final = 1 << 22
+_NAME: Final = re.compile(r"\d{8}T\d{6}\.\d{3}Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,17 @@ class SnapshotManifest:
     def to_json(self) -> str:
         """The form that is stored."""
         return json.dumps({"format": SNAPSHOT_FORMAT, **asdict(self)}, indent=1)
+
+
+def name_of(time_ms: int) -> str:
+    """The folder name of a snapshot of a time, UTC ms: 20261130T101500.250Z."""
+    at = datetime.fromtimestamp(time_ms / 1_000, UTC)
+    return f"{at:%Y%m%dT%H%M%S}.{time_ms % 1_000:03}Z"
+
+
+def is_snapshot_name(name: str) -> bool:
+    """Whether it is one that ``name_of`` gives."""
+    return _NAME.fullmatch(name) is not None
 
 
 def manifest_from_json(text: str | bytes, where: str) -> SnapshotManifest:
@@ -107,22 +120,6 @@ def read_manifest(folder: Path) -> SnapshotManifest:
             reason="NO_SNAPSHOT",
         ) from error
     return manifest_from_json(text, str(folder))
-
-
-def snapshots_in(folder: Path, *, strict: bool = False) -> list[tuple[Path, SnapshotManifest]]:
-    """Whole snapshots that are the folder or stand in it, oldest first. What is not finished is
-    left out; so is what cannot be read, unless ``strict``: then FailedPrecondition."""
-    found = []
-    children = sorted(folder.iterdir()) if folder.is_dir() else []
-    for path in (folder, *children):
-        if path.name.endswith(TEMPORARY_SUFFIX) or not (path / MANIFEST_NAME).is_file():
-            continue
-        try:
-            found.append((path, read_manifest(path)))
-        except FailedPrecondition:
-            if strict:
-                raise
-    return sorted(found, key=lambda one: (one[1].time, one[1].position))
 
 
 def checksum_of(path: Path) -> str:

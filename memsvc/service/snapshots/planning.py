@@ -7,14 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from memsvc.domain.errors import FailedPrecondition
+from memsvc.service.snapshots.copying import checked, damaged
+from memsvc.service.snapshots.folders import write_durably
 from memsvc.service.snapshots.logs import Erased, digest_at, position_at, time_of
-from memsvc.service.snapshots.manifest import (
-    DATABASE,
-    MANIFEST_NAME,
-    SnapshotManifest,
-    checksum_of,
-    snapshots_in,
-)
+from memsvc.service.snapshots.manifest import DATABASE, MANIFEST_NAME
+from memsvc.service.snapshots.places import Found, Place
 from memsvc.store.env import directory_lock
 from memsvc.store.frozen import frozen
 from memsvc.store.snapshot import Snapshot
@@ -22,11 +19,11 @@ from memsvc.store.snapshot import Snapshot
 
 @dataclass(slots=True)
 class FoundLog:
-    """A log that was found; ``path`` is a snapshot or a data directory."""
+    """A log that was found; ``where`` is a snapshot or a data directory."""
 
-    path: Path
+    where: str
     log: Snapshot
-    manifest: SnapshotManifest | None
+    snapshot: Found | None
 
 
 @dataclass(slots=True)
@@ -40,45 +37,44 @@ class Plan:
     epoch: int
 
 
-def find(source: Path, data_dir: Path | None, stack: ExitStack) -> list[FoundLog]:
-    """Opens every log there is, those of snapshots from the oldest on."""
-    found = []
-    for path, manifest in snapshots_in(source, strict=True):
+def find(source: Place, data_dir: Path | None, scratch: Path, stack: ExitStack) -> list[FoundLog]:
+    """Opens every log there is, those of snapshots from the oldest on. Databases that are in an
+    object store are fetched into ``scratch``."""
+    logs = []
+    for number, found in enumerate(source.snapshots(strict=True)):
         # A damaged database may crash whoever maps it. Leaving it out is not for us to decide:
         # it may be the one that says what was erased.
-        stored = next((file for file in manifest.files if file.path == DATABASE), None)
-        if not (path / DATABASE).is_file():
-            raise damaged(path, f"{DATABASE} is missing")
-        if stored is None or checksum_of(path / DATABASE) != stored.checksum:
-            raise damaged(path, f"{DATABASE} differs from its checksum")
-        found.append(FoundLog(path, stack.enter_context(frozen(path / "store")), manifest))
+        file = next((file for file in found.manifest.files if file.path == DATABASE), None)
+        if file is None:
+            raise damaged(found.where, f"{DATABASE} is missing")
+        folder = found.place.local(found)
+        if folder is None:
+            folder = scratch / str(number)
+            (folder / "store").mkdir(parents=True, mode=0o700)
+            write_durably(folder / DATABASE, checked(found, file), 0o400)
+        else:
+            for _piece in checked(found, file):
+                pass
+        logs.append(FoundLog(found.where, stack.enter_context(frozen(folder / "store")), found))
     if data_dir is not None:
         if not (data_dir / DATABASE).is_file():
             raise FailedPrecondition(f"{data_dir} holds no store", reason="NO_STORE")
         stack.enter_context(directory_lock(data_dir))
-        found.append(FoundLog(data_dir, stack.enter_context(frozen(data_dir / "store")), None))
-    if not found:
+        opened = stack.enter_context(frozen(data_dir / "store"))
+        logs.append(FoundLog(str(data_dir), opened, None))
+    if not logs:
         raise FailedPrecondition(
             f"no snapshot in {source}",
             reason="NO_SNAPSHOT",
             hint=f"name a folder with {MANIFEST_NAME}, or one that holds such folders",
         )
-    if len({one.log.store_id for one in found}) > 1:
+    if len({one.log.store_id for one in logs}) > 1:
         raise FailedPrecondition(
             f"{source} holds snapshots of different stores",
             reason="SEVERAL_STORES",
             hint="put those of one store into a folder of their own",
         )
-    return found
-
-
-def damaged(path: Path, why: str) -> FailedPrecondition:
-    """The error for a snapshot that cannot be relied on."""
-    return FailedPrecondition(
-        f"the snapshot {path} is damaged: {why}",
-        reason="SNAPSHOT_DAMAGED",
-        hint="see memsvc verify; to restore from the others without it, move it away",
-    )
+    return logs
 
 
 def make_plan(logs: list[FoundLog], position: int | None, at_ms: int | None, now_ms: int) -> Plan:
@@ -99,7 +95,7 @@ def make_plan(logs: list[FoundLog], position: int | None, at_ms: int | None, now
     before = [
         one
         for one in logs
-        if one.manifest is not None
+        if one.snapshot is not None
         and one.log.position <= wanted
         and digest_at(main.log, one.log.position) == one.log.digest
     ]
@@ -115,7 +111,7 @@ def not_restorable(why: str, plan: Plan, known: Erased | None = None) -> FailedP
         known = Erased()
         known.read(log, 0, lambda _entries: None)
     first = max((known.replaced_at.get(key, 0) for key in known.truncated), default=0) or 1
-    own = sorted(one.log.position for one in plan.logs if one.manifest is not None)
+    own = sorted(one.log.position for one in plan.logs if one.snapshot is not None)
     also = ", ".join(str(position) for position in own if position < first)
     return FailedPrecondition(
         f"{why}; what can be restored: positions {first} to {log.position}, of the times "

@@ -22,16 +22,12 @@ from memsvc.domain.records import FLAG_ERASED
 from memsvc.domain.types import Status
 from memsvc.segments.files import fsync_directory, fsync_tree
 from memsvc.service.compaction import forget_dirt
+from memsvc.service.snapshots.copying import checked, damaged
+from memsvc.service.snapshots.folders import write_durably
 from memsvc.service.snapshots.logs import Erased, digest_at, fork, time_of
-from memsvc.service.snapshots.manifest import DATABASE, copy_durably
-from memsvc.service.snapshots.planning import (
-    FoundLog,
-    Plan,
-    damaged,
-    find,
-    make_plan,
-    not_restorable,
-)
+from memsvc.service.snapshots.manifest import DATABASE, SnapshotFile
+from memsvc.service.snapshots.places import Found, Place
+from memsvc.service.snapshots.planning import FoundLog, Plan, find, make_plan, not_restorable
 from memsvc.store.env import Env, directory_lock
 from memsvc.store.feed import records
 from memsvc.store.snapshot import Snapshot
@@ -41,6 +37,8 @@ from memsvc.store.write_txn import WriteTxn
 WORK_SUFFIX: Final = ".restoring"
 REPLAY_BATCH: Final = 200
 """Entries applied in one transaction."""
+_SCRATCH: Final = "fetched"
+"""Folder in the making for databases from an object store."""
 ERASE_BATCH: Final = 2_000
 """Effects of one entry."""
 ACTOR: Final = "system"
@@ -64,14 +62,14 @@ class Restored:
     time: int
     end: int
     epoch: int
-    base: Path | None
+    base: str | None
     replayed: int
     erased: int
     memories: int
 
 
 def restore(
-    source: Path,
+    source: Place,
     target: Path,
     *,
     now_ms: int,
@@ -82,24 +80,28 @@ def restore(
 ) -> Restored:
     """Makes the data directory ``target`` from the snapshots in ``source``.
 
-    ``source`` is a snapshot or a folder of them. The state is that of ``position``, or of the
+    ``source`` is a snapshot or holds several. The state is that of ``position``, or of the
     last entry not later than ``at_ms`` (UTC ms), or the newest. Entries after a snapshot come
     from later ones, or from ``data_dir``, the directory of a node that does not run. ``now_ms``
     is the time of the entries that are added.
 
     Raises FailedPrecondition with reason NO_SNAPSHOT, SNAPSHOT_DAMAGED, NOT_EMPTY,
-    NOT_RESTORABLE (the message says which points are), DATA_DIR_IN_USE; OSError.
+    NOT_RESTORABLE (the message says which points are), DATA_DIR_IN_USE; OSError; what places
+    raise.
     """
     _check_target(target)
     work = target.with_name(target.name + WORK_SUFFIX)
     with ExitStack() as stack:
-        plan = make_plan(find(source, data_dir, stack), position, at_ms, now_ms)
         _clear(work)
         try:
+            logs = find(source, data_dir, work / _SCRATCH, stack)
+            plan = make_plan(logs, position, at_ms, now_ms)
             done = _Restoring(plan, work, now_ms, progress).run()
         except BaseException:
             shutil.rmtree(work, ignore_errors=True)
             raise
+        shutil.rmtree(work / _SCRATCH, ignore_errors=True)
+        fsync_tree(work)
         if target.exists():
             target.rmdir()
         os.rename(work, target)
@@ -163,32 +165,29 @@ class _Restoring:
                     time=time_of(state, plan.position),
                     end=state.position,
                     epoch=state.epoch,
-                    base=None if plan.base is None else plan.base.path,
+                    base=None if plan.base is None else plan.base.where,
                     replayed=replayed,
                     erased=erased,
                     memories=state.memories,
                 )
         finally:
             store.close()
-        fsync_tree(self._work)
         return done
 
     def _copy(self, base: FoundLog) -> None:
         """Copies, never links: the restored store must not share its fate with the snapshot."""
-        assert base.manifest is not None
-        total = base.manifest.size
-        for file in base.manifest.files:
+        found = base.snapshot
+        assert found is not None
+        for file in found.manifest.files:
             target = self._work / file.path
             target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            try:
-                copied = copy_durably(
-                    base.path / file.path, target, 0o600 if file.path == DATABASE else 0o444
-                )
-            except FileNotFoundError:
-                raise damaged(base.path, f"{file.path} is missing") from None
-            if copied.checksum != file.checksum:
-                raise damaged(base.path, f"{file.path} differs from its checksum")
-            self._progress("copying", file.bytes, total)
+            mode = 0o600 if file.path == DATABASE else 0o444
+            write_durably(target, self._copied(found, file), mode)
+
+    def _copied(self, found: Found, file: SnapshotFile) -> Iterator[memoryview]:
+        for piece in checked(found, file):
+            yield piece
+            self._progress("copying", len(piece), found.manifest.size)
 
     def _replay(self, store: Store) -> int:
         """Applies the entries up to the wished position; returns how many."""
@@ -286,7 +285,7 @@ class _Restoring:
             if memory in self._erased.memories or (memory, row) in self._erased.expired:
                 continue
             if (memory, row) not in self._erased.truncated:
-                raise damaged(self._plan.main.path, f"the payload of row {row} is missing")
+                raise damaged(self._plan.main.where, f"the payload of row {row} is missing")
             raise not_restorable(
                 f"of position {self._plan.position} some texts are no longer kept: they were "
                 "replaced later and are past storage.log_retention_days",

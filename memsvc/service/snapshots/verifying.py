@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
+import xxhash
 
 from memsvc.domain.log import Action
 from memsvc.domain.records import FLAG_CURRENT, FLAG_ERASED
 from memsvc.domain.types import Status
-from memsvc.service.snapshots.manifest import (
-    DATABASE,
-    SnapshotManifest,
-    checksum_of,
-    read_manifest,
-)
+from memsvc.service.snapshots.manifest import DATABASE, SnapshotFile, SnapshotManifest
+from memsvc.service.snapshots.places import Found
 from memsvc.store import keys
 from memsvc.store.codec import UnknownFormat
 from memsvc.store.frozen import frozen
@@ -43,43 +42,59 @@ class Verdict:
         return not self.problems
 
 
-def verify(folder: Path, progress: Callable[[int], None] = lambda _bytes: None) -> Verdict:
-    """Checks a snapshot folder; ``progress`` is told the bytes that were read.
+def verify(found: Found, progress: Callable[[int], None] = lambda _bytes: None) -> Verdict:
+    """Checks a snapshot; ``progress`` is told the bytes that were read. The database of one that
+    is in an object store is fetched to the folder for temporary files.
 
-    Raises FailedPrecondition when it is no snapshot or of an unknown format.
+    Raises what places raise.
     """
-    manifest = read_manifest(folder)
-    verdict = Verdict(manifest)
-    check_files(folder, verdict, progress)
-    # A damaged database may crash whoever maps it.
-    if not any(problem.startswith(f"{DATABASE}:") for problem in verdict.problems):
-        with frozen(folder / "store") as snapshot:
-            _check_database(snapshot, verdict)
+    verdict = Verdict(found.manifest)
+    with ExitStack() as stack:
+        local = found.place.local(found)
+        folder = local or Path(stack.enter_context(TemporaryDirectory(prefix="memsvc-verify-")))
+        for file in found.manifest.files:
+            pieces = found.read(file)
+            if local is None and file.path == DATABASE:
+                pieces = _kept(pieces, folder / DATABASE)
+            _check_file(file, pieces, verdict)
+            progress(file.bytes)
+        if not any(file.path == DATABASE for file in found.manifest.files):
+            verdict.problems.append(f"{DATABASE}: not in the list of files")
+        if found.manifest.missing:
+            verdict.notes.append(
+                f"{len(found.manifest.missing)} segment files were damaged when it was taken; a "
+                "restored node makes them again"
+            )
+        # A damaged database may crash whoever maps it.
+        if not any(problem.startswith(f"{DATABASE}:") for problem in verdict.problems):
+            with frozen(folder / "store") as snapshot:
+                _check_database(snapshot, verdict)
     return verdict
 
 
-def check_files(
-    folder: Path, verdict: Verdict, progress: Callable[[int], None] = lambda _bytes: None
-) -> None:
-    """Compares sizes and checksums with the manifest."""
-    if not any(file.path == DATABASE for file in verdict.manifest.files):
-        verdict.problems.append(f"{DATABASE}: not in the list of files")
-    for file in verdict.manifest.files:
-        path = folder / file.path
-        try:
-            size = path.stat().st_size
-            if size != file.bytes:
-                verdict.problems.append(f"{file.path}: {size} bytes, {file.bytes} expected")
-            elif checksum_of(path) != file.checksum:
-                verdict.problems.append(f"{file.path}: the checksum differs")
-        except OSError as error:
-            verdict.problems.append(f"{file.path}: cannot be read ({error.strerror})")
-        progress(file.bytes)
-    if verdict.manifest.missing:
-        verdict.notes.append(
-            f"{len(verdict.manifest.missing)} segment files were damaged when it was taken; a "
-            "restored node makes them again"
-        )
+def _check_file(file: SnapshotFile, pieces: Iterator[memoryview], verdict: Verdict) -> None:
+    """Compares size and checksum with the manifest."""
+    digest, size = xxhash.xxh3_128(), 0
+    try:
+        for piece in pieces:
+            digest.update(piece)
+            size += len(piece)
+    except OSError as error:
+        why = error.strerror or "it is not there"
+        verdict.problems.append(f"{file.path}: cannot be read ({why})")
+        return
+    if size != file.bytes:
+        verdict.problems.append(f"{file.path}: {size} bytes, {file.bytes} expected")
+    elif digest.hexdigest() != file.checksum:
+        verdict.problems.append(f"{file.path}: the checksum differs")
+
+
+def _kept(pieces: Iterator[memoryview], path: Path) -> Iterator[memoryview]:
+    path.parent.mkdir()
+    with path.open("wb") as file:
+        for piece in pieces:
+            file.write(piece)
+            yield piece
 
 
 def _check_database(snapshot: Snapshot, verdict: Verdict) -> None:
