@@ -18,9 +18,10 @@ from memsvc.config import Settings
 from memsvc.domain.errors import FailedPrecondition
 from memsvc.domain.group import Role, Seen, deposed, leader
 from memsvc.domain.replication import Standing
+from memsvc.service.identity import node_id
 from memsvc.service.node import Node
 from replicas.peers import Peers
-from replicas.replica import REPLICA, Replica, begin_anew, node_id
+from replicas.replica import REPLICA, Replica, begin_anew
 from replicas.role import read_role, write_role
 
 log = logging.getLogger(__name__)

@@ -63,6 +63,8 @@ class Node:
             "log.format": "text",
         }
         self.configure(**settings)
+        self.credentials: grpc.ChannelCredentials | None = None
+        """For a server that encrypts."""
         self.process: subprocess.Popen[bytes] | None = None
         self._channel: grpc.Channel | None = None
 
@@ -170,15 +172,17 @@ class Node:
     def channel(self) -> grpc.Channel:
         """The connection; made anew after a restart."""
         if self._channel is None:
-            self._channel = grpc.insecure_channel(
-                f"{self.host}:{self.port}",
-                options=[
-                    ("grpc.use_local_subchannel_pool", 1),
-                    ("grpc.max_receive_message_length", 1 << 26),
-                    ("grpc.initial_reconnect_backoff_ms", 50),
-                    ("grpc.max_reconnect_backoff_ms", 200),
-                ],
-            )
+            address = f"{self.host}:{self.port}"
+            options = [
+                ("grpc.use_local_subchannel_pool", 1),
+                ("grpc.max_receive_message_length", 1 << 26),
+                ("grpc.initial_reconnect_backoff_ms", 50),
+                ("grpc.max_reconnect_backoff_ms", 200),
+            ]
+            if self.credentials is None:
+                self._channel = grpc.insecure_channel(address, options)
+            else:
+                self._channel = grpc.secure_channel(address, self.credentials, options)
         return self._channel
 
     def disconnect(self) -> None:
