@@ -67,7 +67,7 @@ def test_a_replica_copies_and_follows_over_tls_and_no_stranger_does(
     for stranger in strangers:
         until(
             lambda one=stranger: "waiting for the primary" in one.log_tail(),  # type: ignore[misc]
-            20,
+            120,
             f"{stranger.folder.name} to be refused",
         )
         assert not (stranger.data_dir / "store" / "data.mdb").exists()
