@@ -154,3 +154,16 @@ def test_one_in_the_making_is_given_up_when_the_node_stops(
         bootstraps.stop()
         assert bootstrap.failed
         assert not bootstrap.folder.exists()
+
+
+def test_one_that_may_hold_what_must_be_erased_is_no_longer_read(bootstraps: Bootstraps) -> None:
+    with bootstraps.use("", 0) as bootstrap:
+        pieces = bootstrap.pieces({}, PIECE, lambda: False)
+        next(pieces)
+        bootstraps.tick(purge_s=0.0)
+        with pytest.raises(InterruptedError, match="too old"):
+            list(pieces)
+        until(lambda: not bootstrap.folder.exists(), 30, "its files to be gone")
+        with bootstraps.use(bootstrap.name, 0) as another:
+            assert another is not bootstrap
+            assert read(another)

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from memsvc.domain.types import Caller
+from memsvc.service.snapshots.folders import FolderPlace
 from memsvc.service.snapshots.restoring import restore
 from memsvc.service.snapshots.taking import take
 from memsvc.store.store import Store
@@ -168,7 +169,7 @@ def test_any_position_of_a_random_life_comes_back_as_it_was(
     for number, (position, stopped) in enumerate(life.stops.items()):
         target = folder / f"restored-{number}"
         done = restore(
-            folder / "snapshots", target,
+            FolderPlace(folder / "snapshots"), target,
             now_ms=world.clock.now, position=position, data_dir=world.folder,
         )  # fmt: skip
         assert done.position == position
