@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from memsvc.segments.arrayfile import ArrayFile
 from memsvc.segments.errors import BadFile
+from memsvc.segments.residency import MappedFile
 
 Index = NDArray[np.int64]
 
@@ -41,8 +42,8 @@ def scratch(rows: int, like: NDArray[Any]) -> NDArray[Any]:
 class GuardedMatrix:
     """Rows of a guarded array, shape (count, width), C order.
 
-    ``scattered`` is a second mapping of the file, for reading rows here and there. With
-    ``from_disk`` they are taken to be on disk each time, not only when they are first read.
+    ``scattered`` is a second mapping of the file, for reading rows here and there. While
+    some of ``mapped`` is missing they are asked for each time, not only when they are first read.
     ``on_bad(reason)`` is called when a block is not as written, and must raise.
     """
 
@@ -53,9 +54,9 @@ class GuardedMatrix:
         scattered: mmap.mmap,
         on_bad: Callable[[str], NoReturn],
         *,
-        from_disk: bool = False,
+        mapped: MappedFile | None = None,
     ) -> None:
-        self._from_disk = from_disk
+        self._mapped = mapped
         self.data = file.array(name)
         self._scattered = file.through(scattered, name)
         self._mapping = scattered
@@ -93,7 +94,7 @@ class GuardedMatrix:
                 fresh = np.unique(fresh)
                 self._read_ahead(fresh, self._block)
                 self._check(self._scattered, fresh)
-        if self._from_disk:
+        if self._mapped is not None and self._mapped.missing > 0:
             self._read_ahead(rows, 1)
         into = scratch(len(rows), self.data)
         # "clip" because the default mode gathers into a second buffer first.

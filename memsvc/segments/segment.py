@@ -208,19 +208,21 @@ class Segment:
             check_size(data, file)
             opened = ArrayFile(data, file.kind, version, check_sums=self._verify)
             opened.require(**expected)
-            matrix = GuardedMatrix(opened, "vectors", scattered, on_bad, from_disk=self.cold)
+            mapped = self._note_mapped(file, data, scattered)
+            matrix = GuardedMatrix(opened, "vectors", scattered, on_bad, mapped=mapped)
         except BadFile as error:
             self._note(file, str(error))
             return None
         if not self._verify:
             matrix.trust()
-        self._note_mapped(file, data, scattered)
         return opened, matrix
 
-    def _note_mapped(self, file: FileMeta, *maps: mmap.mmap) -> None:
-        if self.cold:
-            path = self._folder / file.name
-            self.mapped.append(MappedFile(path, file.kind, file.generation, maps))
+    def _note_mapped(self, file: FileMeta, *maps: mmap.mmap) -> MappedFile | None:
+        if not self.cold:
+            return None
+        mapped = MappedFile(self._folder / file.name, file.kind, file.generation, maps)
+        self.mapped.append(mapped)
+        return mapped
 
     def _part(self, file: FileMeta, opener: Callable[[mmap.mmap], _Opened]) -> _Opened | None:
         """Opens a file that is checked whole."""
