@@ -162,9 +162,10 @@ class Storage(Section):
     )
     seal_rows: int = key(
         5000,
-        "Recent rows of a partition at which they become a segment, with a graph when 4,000 of "
-        "them have a vector. Below it search is exact; larger values make writing cheaper and "
-        "search slower.",
+        "Recent rows of a partition at which they are sealed: they join the last segment until it "
+        "has six times as many, at most 32,000, and become one of their own then. A segment has a "
+        "graph when 4,000 of its rows have a vector; below, search is exact. Larger values make "
+        "writing cheaper and search slower.",
         reload=True,
         unit="rows",
         ge=1,
@@ -247,11 +248,10 @@ class Index(Section):
     )
     build_share: float = key(
         0.3,
-        "Share of the time that sealing and merging, which nobody waits for, may each keep one "
-        "core busy. More lets fewer segments stand beside each other while much is written, "
-        "and takes more from the queries that run meanwhile. A tail that grows faster than it "
-        "is sealed, segments of one agent that grow to 16, and what an operator asks for, are "
-        "built without a pause.",
+        "Share of the time that merging, which nobody waits for, may keep one core busy. More "
+        "lets fewer segments stand beside each other while much is written, and takes more from "
+        "the queries that run meanwhile. Tails, 16 or more segments of one agent, and what an "
+        "operator asks for, are built without a pause.",
         reload=False,
         unit="share",
         gt=0.0,

@@ -15,8 +15,8 @@ COLD: Final = "cold"
 
 @dataclass(frozen=True, slots=True)
 class GraphSettings:
-    """What a graph was asked to be built with: number format, links of a row, and candidates
-    looked at when a row is linked (small graphs take fewer, see segments/build.py)."""
+    """What a graph was built with: number format, links of a row, and candidates looked at when
+    a row is linked."""
 
     dtype: str
     m: int
@@ -63,6 +63,10 @@ class SegmentMeta:
             if f.kind == kind and f.generation == generation:
                 return f
         return None
+
+    def outdated(self, wanted: GraphSettings) -> bool:
+        """Whether it has a graph that would be built differently now, or may be."""
+        return any(f.kind == "graph" and f.graph != wanted for f in self.files)
 
     def to_json(self) -> bytes:
         """The form that is stored."""

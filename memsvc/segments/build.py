@@ -25,10 +25,16 @@ from memsvc.segments.arrayfile import ArrayFile, ArrayFileWriter
 from memsvc.segments.column_file import write_columns
 from memsvc.segments.columns import EVERY_ATTRIBUTE, ColumnBuilder, Indexed
 from memsvc.segments.files import TEMPORARY_SUFFIX, fsync_directory, map_file
-from memsvc.segments.graph import DTYPES, GraphBuilder
+from memsvc.segments.graph import DTYPES, Graph, GraphBuilder
 from memsvc.segments.postings import InvertedLike, write_postings
 from memsvc.segments.quantise import quantise
-from memsvc.segments.segment import ROWS_KIND, ROWS_VERSION, SCAN_KIND, SCAN_VERSION
+from memsvc.segments.segment import (
+    ROWS_KIND,
+    ROWS_VERSION,
+    SCAN_KIND,
+    SCAN_VERSION,
+    Segment,
+)
 from memsvc.segments.throttle import Throttle
 
 Terms = Callable[[RowRecord], Sequence[str]]
@@ -45,10 +51,6 @@ _SHARE_OF_GRAPHS: Final = 0.65
 
 GRAPH_MIN_ROWS: Final = 4_000
 """Vectors from which on a graph is quicker to search than the rows are to scan."""
-SMALL_ROWS: Final = 10_000
-"""Vectors below which a graph is soon merged away, so that time in building it is lost."""
-SMALL_EF: Final = 100
-"""The most ef_construction such a graph is built with."""
 COLUMN_BYTES: Final = 8
 """What an attribute takes for a row, about: its code, and a share of the different values."""
 
@@ -107,23 +109,6 @@ class BuildSpec:
         return BuildSpec(**raw)
 
 
-def construction_breadth(ef_construction: int, vectors: int) -> int:
-    """``ef_construction`` of a graph over so many vectors. A small graph is soon merged away and
-    needs less to be as good: see DESIGN.md for the measurement."""
-    return min(ef_construction, SMALL_EF) if vectors < SMALL_ROWS else ef_construction
-
-
-def same_graph(built: GraphSettings | None, wanted: GraphSettings, rows: int) -> bool:
-    """Whether a graph of a segment of ``rows`` rows is as it would be built now. One of which
-    is not known how it was built is not."""
-    return (
-        built is not None
-        and (built.dtype, built.m) == (wanted.dtype, wanted.m)
-        and construction_breadth(built.ef_construction, rows)
-        == construction_breadth(wanted.ef_construction, rows)
-    )
-
-
 def estimate_bytes(spec: BuildSpec, count: int) -> int:
     """About how many bytes a segment of ``count`` rows will take on disk, rather too many;
     without its words, which take some 6 bytes for each different term of a row."""
@@ -140,8 +125,12 @@ def build_segment(
     invert: Invert,
     progress: Callable[[float], None] = lambda _: None,
     cancelled: Callable[[], bool] = lambda: False,
+    grown_from: SegmentMeta | None = None,
 ) -> SegmentMeta:
     """Builds the segment in ``root / spec.name`` from rows in ascending order.
+
+    ``grown_from`` is a segment of ``root`` whose graphs may be taken over, where they are sound
+    and over exactly the first of the rows; all else is always made from the rows.
 
     Vectors without a direction are left out (they would spoil the graph), as if the row had
     none. ``progress`` gets the share done, 0 to 1. Raises BuildCancelled when ``cancelled()``
@@ -154,7 +143,8 @@ def build_segment(
     shutil.rmtree(folder, ignore_errors=True)  # of a build that crashed
     folder.mkdir(parents=True)
     builder = _Builder(spec, folder, Throttle(spec.throttle, cancelled), progress)
-    files = builder.run(rows, terms, invert)
+    first = None if grown_from is None else Segment.open(root, grown_from)
+    files = builder.run(rows, terms, invert, first)
     folder.rename(final)
     fsync_directory(root)
     progress(1.0)
@@ -186,7 +176,9 @@ class _Builder:
         self._files: list[FileMeta] = []
         self._graphs = 0
 
-    def run(self, rows: Iterator[RowRecord], terms: Terms, invert: Invert) -> list[FileMeta]:
+    def run(
+        self, rows: Iterator[RowRecord], terms: Terms, invert: Invert, first: Segment | None
+    ) -> list[FileMeta]:
         with ExitStack() as stack:
             writers = [
                 _VectorWriter(stack, self._folder, self._spec.name, number, dimension)
@@ -201,7 +193,7 @@ class _Builder:
                     made.append(file)
         for file in made:
             self._files.append(file)
-            self._derive(file)
+            self._derive(file, row_numbers, first)
         name = self._spec.name
         self._add(
             "postings",
@@ -246,7 +238,9 @@ class _Builder:
                 self._progress(_SHARE_OF_READING * (record.row - self._spec.row_lo) / span)
             yield terms(record)
 
-    def _derive(self, file: FileMeta) -> None:
+    def _derive(
+        self, file: FileMeta, row_numbers: NDArray[np.int64], first: Segment | None
+    ) -> None:
         """The 8-bit copy and the graph of a generation, from its rows file."""
         opened = ArrayFile(
             map_file(self._folder / file.name), ROWS_KIND, ROWS_VERSION, check_sums=False
@@ -257,7 +251,10 @@ class _Builder:
             self._scan(file.generation, vectors)
         if len(vectors) >= self._spec.graph_min_rows:
             number = np.arange(len(vectors)) if local is None else local
-            self._graph(file.generation, vectors, number)
+            graph = None
+            if first is not None and _begins_with(row_numbers, number, first, file.generation):
+                graph = self._reusable(first, file.generation)
+            self._graph(file.generation, vectors, number, graph)
 
     def _scan(self, generation: int, vectors: NDArray[np.float32]) -> None:
         name = f"scan-{generation}.bin"
@@ -278,11 +275,28 @@ class _Builder:
             }
             self._add("scan", generation, name, writer.finish(meta))
 
-    def _graph(self, generation: int, vectors: NDArray[np.float32], local: NDArray[Any]) -> None:
+    @property
+    def _settings(self) -> GraphSettings:
+        return GraphSettings(self._spec.dtype, self._spec.m, self._spec.ef_construction)
+
+    def _reusable(self, first: Segment, generation: int) -> Graph | None:
+        """The graph of the first rows, None when there is none or it was built otherwise."""
+        file = first.meta.file("graph", generation)
+        same = file is not None and file.graph == self._settings
+        return first.graph(generation) if same else None
+
+    def _graph(
+        self,
+        generation: int,
+        vectors: NDArray[np.float32],
+        local: NDArray[Any],
+        first: Graph | None,
+    ) -> None:
         spec, name = self._spec, f"graph-{generation}.usearch"
-        breadth = construction_breadth(spec.ef_construction, len(vectors))
-        graph = GraphBuilder(vectors.shape[1], spec.dtype, spec.m, breadth, spec.threads)
-        low, batch = 0, 64
+        graph = GraphBuilder(
+            vectors.shape[1], spec.dtype, spec.m, spec.ef_construction, spec.threads, first
+        )
+        low, batch = graph.vectors, 64
         while low < len(vectors):
             began = time.perf_counter()
             graph.add(local[low : low + batch], vectors[low : low + batch])
@@ -294,9 +308,22 @@ class _Builder:
             done = (self._graphs + min(1.0, low / len(vectors))) / len(spec.generations)
             self._progress(_SHARE_OF_READING + _SHARE_OF_GRAPHS * done)
         self._graphs += 1
-        built = GraphSettings(spec.dtype, spec.m, spec.ef_construction)
         written = graph.save(self._folder / name)
-        self._files.append(FileMeta("graph", generation, name, *written, graph=built))
+        self._files.append(FileMeta("graph", generation, name, *written, graph=self._settings))
+
+
+def _begins_with(
+    row_numbers: NDArray[np.int64], local: NDArray[Any], first: Segment, generation: int
+) -> bool:
+    """Whether all rows of ``first``, and those that had a vector there, come first among these,
+    so that they have the same local numbers. Not so when one of them has died, or got its
+    vector later."""
+    before, vectors = first.row_numbers, first.rows(generation)
+    if before is None or vectors is None or not np.array_equal(before, row_numbers[: len(before)]):
+        return False
+    present = vectors.present
+    had = np.arange(len(before)) if present is None else np.flatnonzero(present)
+    return np.array_equal(had, local[: len(had)]) and bool((local[len(had) :] >= len(before)).all())
 
 
 class _VectorWriter:

@@ -74,8 +74,8 @@ class Graph:
     """
 
     def __init__(self, data: mmap.mmap, expected: Mapping[str, Any]) -> None:
-        self._data = memoryview(data)
-        header = _read_header(self._data)
+        self.data = memoryview(data)
+        header = _read_header(self.data)
         for name, value in header.items():
             if expected.get(name, value) != value:
                 raise BadFile(f"{name} is {value}, expected {expected[name]}")
@@ -146,7 +146,7 @@ class Graph:
             enable_key_lookups=False,
         )
         try:
-            index.view(self._data)
+            index.view(self.data)
         except MemoryError as error:
             raise FilesUnavailable(errno.ENOMEM, "no memory for a view of a graph") from error
         except Exception as error:  # the binding raises RuntimeError and ValueError alike
@@ -172,10 +172,20 @@ def _read_header(data: memoryview) -> dict[str, Any]:
 
 class GraphBuilder:
     """Builds a graph in memory and writes it. Takes dtype bytes x dimension + some 10 x m
-    bytes for each vector."""
+    bytes for each vector.
+
+    ``first`` is the opened graph of the first rows, of the same dimension, dtype and m: it is
+    copied, and only what is added is linked, which is nearly all of the work.
+    """
 
     def __init__(
-        self, dimension: int, dtype: str, m: int, ef_construction: int, threads: int
+        self,
+        dimension: int,
+        dtype: str,
+        m: int,
+        ef_construction: int,
+        threads: int,
+        first: Graph | None = None,
     ) -> None:
         self._dtype = dtype
         self._threads = threads
@@ -186,6 +196,13 @@ class GraphBuilder:
             connectivity=m,
             expansion_add=ef_construction,
         )
+        if first is not None:
+            self._index.load(first.data)
+
+    @property
+    def vectors(self) -> int:
+        """Rows that are in it."""
+        return len(self._index)
 
     def add(self, local: NDArray[Any], rows: NDArray[np.float32]) -> None:
         """Adds unit rows, float32 (n, dimension), under their local row numbers (n,)."""

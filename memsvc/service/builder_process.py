@@ -63,7 +63,10 @@ class Builder:
     def run(self, job: dict[str, Any]) -> object:
         """Carries out one job; returns what "done" carries."""
         if job["job"] == "build":
-            return self._build(BuildSpec.from_json(json.dumps(job["spec"])), Path(job["root"]))
+            spec, first = BuildSpec.from_json(json.dumps(job["spec"])), job.get("grown_from")
+            return self._build(
+                spec, Path(job["root"]), segment_from_json(json.dumps(first)) if first else None
+            )
         if job["job"] == "copy":
             return self._copy(Path(job["to"]))
         if job["job"] == "check":
@@ -82,7 +85,7 @@ class Builder:
         finally:
             store.close()
 
-    def _build(self, spec: BuildSpec, root: Path) -> object:
+    def _build(self, spec: BuildSpec, root: Path, grown_from: SegmentMeta | None) -> object:
         with contextlib.ExitStack() as reading:
             store = reading.enter_context(self.opened())
             snapshot = reading.enter_context(store.read())
@@ -107,6 +110,7 @@ class Builder:
                 row_terms,
                 invert,
                 progress=lambda share: self.tell(progress=share),
+                grown_from=grown_from,
             )
         return json.loads(meta.to_json())
 

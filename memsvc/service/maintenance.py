@@ -12,6 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -237,8 +238,7 @@ class Maintenance:
                 if partition is None:
                     return
                 if lane == "seal":
-                    least = wish.seal_min_rows or self.settings.seal_rows
-                    job = merging.seal(partition.sealed_row, partition.next_row, least)
+                    job = self._seal_job(snapshot, partition, wish)
                 else:
                     metas = snapshot.segments(number)
                     standing = self._standing(snapshot, partition, metas, wish)
@@ -266,6 +266,20 @@ class Maintenance:
 
     def _prune(self, number: int, upto: int) -> None:
         self._writer.run(lambda txn: txn.prune_changes(number, upto))
+
+    def _seal_job(self, snapshot: Snapshot, partition: Partition, wish: Wish) -> Job | None:
+        """What the seal lane does next in a partition."""
+        usual = self.settings.seal_rows
+        least = wish.seal_min_rows or usual
+        if partition.next_row - partition.sealed_row < least:
+            return None
+        metas = snapshot.segments(partition.number)
+        hot = [meta for meta in metas if meta.tier == HOT][-1:]
+        last = next(iter(self._sealed(snapshot, partition.number, hot, wish, None)), None)
+        if last is not None and any(m.tier == COLD and m.row_hi > last.row_lo for m in metas):
+            # Which rows it is to have is for the merge lane to find out.
+            last = replace(last, fixed=True)
+        return merging.seal(partition.sealed_row, partition.next_row, least, usual, last)
 
     def _strike_erasures(self, number: int, rows: list[int], manifest: int) -> None:
         """Strikes off what no segment has, as of a version of the manifest."""
@@ -297,7 +311,7 @@ class Maintenance:
         job = (
             job
             or merging.rewrite(sealed)
-            or merging.merge(hot, most)
+            or merging.merge(hot, most, seal_rows=self.settings.seal_rows)
             or merging.merge(cold, tiering.COLD_SEGMENTS)
         )
         if job is None and wish.merge_all and standing is None:
@@ -354,6 +368,7 @@ class Maintenance:
                     max(0, dead),
                     must or changes > CHANGES_MAX,
                     meta.tier,
+                    self.builds.is_held(meta),
                 )
             )
         return found
@@ -362,9 +377,17 @@ class Maintenance:
         started = time.monotonic()
         share = self.settings.build_share if job.calmly else 1.0
         spec = self.builds.spec(number, job, generations, share)
-        meta = self.builds.build(self._builders[lane], spec, idle=job.calmly)
-        if not self.builds.swap(number, job.replaces, meta, relies=spec.others):
-            return
+        with self.builds.replacing(number, () if job.grows else job.replaces):
+            meta = self.builds.build(
+                self._builders[lane],
+                spec,
+                idle=job.calmly,
+                grown_from=job.replaces[0] if job.grows else None,
+            )
+            if not self.builds.swap(
+                number, job.replaces, meta, relies=spec.others, grown=job.grows
+            ):
+                return
         self._on_built(True)
         log.info(
             "partition %d: %s: segment %s of %d rows in %.1f s",

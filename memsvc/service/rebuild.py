@@ -110,6 +110,7 @@ class Rebuilds:
         """Goes on with what a stop or crash cut off."""
         self._plan, self._steps = rebuild_plan.load(self._store)
         if self._running:
+            self._builds.hold(True)
             log.info("rebuild: goes on with what was begun before the start")
         self._wake.set()
         self._thread.start()
@@ -131,28 +132,36 @@ class Rebuilds:
         FailedPrecondition while another runs, ResourceExhausted when the disk would not hold
         old and new files, Unavailable while the database file is compacted."""
         with self._lock:
-            if self._running and not only_tell:
-                raise FailedPrecondition(
-                    "a rebuild is running",
-                    reason="REBUILD_RUNNING",
-                    hint="wait for its end (memsvc rebuild status --wait), or cancel it",
-                )
-            graph = self._builds.settings.graph
-            metas = rebuild_plan.to_rebuild(self._store, graph, tenant, agent, everything)
-            needed = rebuild_plan.bytes_needed(self._builds, self._store, metas)
-            steps = by_key(Step(m.partition, m.name, m.count) for m in metas)
-            now = self._clock()
-            plan = Plan(f"{now:x}", now, graph, tenant, agent, everything)
-            if only_tell:
-                plan = replace(plan, id="")
-                return RebuildFacts(plan, progress_of(steps.values()), self._survey, needed)
-            self._check_room(needed)
-            records = rebuild_plan.records(plan, steps.values(), self._steps.values())
-            self._builds.write_down(records, WAIT_S)
-            self._plan, self._steps, self._share = plan, steps, 0.0
-            log.info("rebuild: %d segments, about %d bytes", len(steps), needed)
-            self._wake.set()
-            return replace(self.facts(), needed_bytes=needed)
+            try:
+                return self._start(tenant, agent, everything, only_tell)
+            finally:
+                self._builds.hold(self._running)
+
+    def _start(self, tenant: str, agent: str, everything: bool, only_tell: bool) -> RebuildFacts:
+        if self._running and not only_tell:
+            raise FailedPrecondition(
+                "a rebuild is running",
+                reason="REBUILD_RUNNING",
+                hint="wait for its end (memsvc rebuild status --wait), or cancel it",
+            )
+        graph = self._builds.settings.graph
+        if not only_tell:
+            self._builds.hold(True)
+        metas = rebuild_plan.to_rebuild(self._store, graph, tenant, agent, everything)
+        needed = rebuild_plan.bytes_needed(self._builds, self._store, metas)
+        steps = by_key(Step(m.partition, m.name, m.count) for m in metas)
+        now = self._clock()
+        plan = Plan(f"{now:x}", now, graph, tenant, agent, everything)
+        if only_tell:
+            plan = replace(plan, id="")
+            return RebuildFacts(plan, progress_of(steps.values()), self._survey, needed)
+        self._check_room(needed)
+        records = rebuild_plan.records(plan, steps.values(), self._steps.values())
+        self._builds.write_down(records, WAIT_S)
+        self._plan, self._steps, self._share = plan, steps, 0.0
+        log.info("rebuild: %d segments, about %d bytes", len(steps), needed)
+        self._wake.set()
+        return replace(self.facts(), needed_bytes=needed)
 
     def cancel(self) -> RebuildFacts:
         """Ends it: segments that were replaced stay so, the others stay as they are. Raises
@@ -275,6 +284,7 @@ class Rebuilds:
         ended = replace(plan, state=state, ended=self._clock())
         self._builds.write_down({PLAN: ended.to_json()}, WAIT_S)
         self._plan = ended
+        self._builds.hold(False)
 
     def _goes_on(self, plan: Plan) -> bool:
         return self._plan is plan and not self._stopping.is_set()

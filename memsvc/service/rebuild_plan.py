@@ -8,7 +8,6 @@ from typing import Final
 
 from memsvc.domain.manifest import GraphSettings, SegmentMeta
 from memsvc.domain.rebuild import Plan, Step
-from memsvc.segments.build import same_graph
 from memsvc.service.segment_builds import SegmentBuilds
 from memsvc.store.snapshot import Snapshot
 from memsvc.store.store import Store
@@ -79,19 +78,12 @@ def in_scope(snapshot: Snapshot, tenant: str, agent: str) -> Iterator[SegmentMet
         yield from snapshot.segments(partition.number)
 
 
-def outdated(meta: SegmentMeta, wanted: GraphSettings) -> bool:
-    """Whether a segment has a graph that would be built differently now, or may be."""
-    return any(
-        f.kind == "graph" and not same_graph(f.graph, wanted, meta.count) for f in meta.files
-    )
-
-
 def to_rebuild(
     store: Store, wanted: GraphSettings, tenant: str, agent: str, everything: bool
 ) -> list[SegmentMeta]:
     """Segments that a rebuild has to go through."""
     with store.read() as snapshot:
-        return [m for m in in_scope(snapshot, tenant, agent) if everything or outdated(m, wanted)]
+        return [m for m in in_scope(snapshot, tenant, agent) if everything or m.outdated(wanted)]
 
 
 def survey(store: Store, wanted: GraphSettings) -> Survey:
@@ -103,7 +95,7 @@ def survey(store: Store, wanted: GraphSettings) -> Survey:
             graphs += bool(files)
             if any(f.graph is None for f in files):
                 unknown += 1
-            elif outdated(meta, wanted):
+            elif meta.outdated(wanted):
                 different += 1
     return Survey(graphs, different, unknown)
 

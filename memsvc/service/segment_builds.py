@@ -5,13 +5,14 @@ Whoever decides what to build (maintenance, a rebuild) uses this; nothing here d
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import logging
 import re
 import shutil
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -79,6 +80,8 @@ class SegmentBuilds:
         self.settings = settings
         self._clock = clock
         self._given = itertools.count(1)
+        self._replacing: set[tuple[int, str]] = set()
+        self._rebuilding = False
         self.manifest = threading.Lock()
         """Held to change the manifest or other local records: while the database file is
         being compacted they must not change, as the copy would not learn of it."""
@@ -127,26 +130,57 @@ class SegmentBuilds:
         *,
         idle: bool,
         progress: Callable[[float], None] = lambda _share: None,
+        grown_from: str | None = None,
     ) -> SegmentMeta:
-        """Has the files made. Raises BuilderFailed, also when the disk has no room."""
+        """Has the files made, with the graphs of the segment ``grown_from`` where they can be
+        taken over. Raises BuilderFailed, also when the disk has no room."""
         root = partition_dir(self._store.data_dir, spec.partition)
         root.mkdir(parents=True, exist_ok=True)
         needed = estimate_bytes(spec, spec.row_hi - spec.row_lo)
         free = shutil.disk_usage(root).free
         if free < needed:
             raise BuilderFailed(f"{free} bytes free, about {needed} needed")
+        job = {"job": "build", "spec": json.loads(spec.to_json()), "root": str(root)}
+        if grown_from is not None:
+            with self._store.read() as snapshot:
+                metas = snapshot.segments(spec.partition)
+            first = next((meta for meta in metas if meta.name == grown_from), None)
+            job["grown_from"] = json.loads(first.to_json()) if first else None
         try:
-            done = builder.run(
-                {"job": "build", "spec": json.loads(spec.to_json()), "root": str(root)},
-                progress,
-                idle=idle,
-            )
+            done = builder.run(job, progress, idle=idle)
         except BuilderFailed:
             # What it had written may be of memories that are to be erased.
             for leftover in (spec.name + TEMPORARY_SUFFIX, spec.name):
                 shutil.rmtree(root / leftover, ignore_errors=True)
             raise
         return segment_from_json(json.dumps(done))
+
+    @contextlib.contextmanager
+    def replacing(self, number: int, names: tuple[str, ...]) -> Iterator[None]:
+        """Segments of a partition are not grown meanwhile: what takes their place would be
+        refused."""
+        held = {(number, name) for name in names}
+        self._replacing |= held
+        try:
+            yield
+        finally:
+            self._replacing -= held
+
+    def hold(self, rebuilding: bool) -> None:
+        """Whether a rebuild is going on, while which no segment is grown: its old graph would
+        live on in one that the rebuild does not know. When this returns, none is grown that is
+        not in the manifest."""
+        self._rebuilding = rebuilding
+        if rebuilding:
+            self._writer.run(lambda _txn: None)  # a swap that has looked before is done
+
+    def is_held(self, meta: SegmentMeta) -> bool:
+        """Whether a segment must not be grown: it is being replaced, or its graph is to be."""
+        return (
+            self._rebuilding
+            or (meta.partition, meta.name) in self._replacing
+            or meta.outdated(self.settings.graph)
+        )
 
     def discard(self, meta: SegmentMeta) -> None:
         """Removes what was built and is not taken."""
@@ -162,13 +196,17 @@ class SegmentBuilds:
         relies: tuple[str, ...] = (),
         keep_ms: int = 0,
         also: Callable[[WriteTxn], None] = lambda _txn: None,
+        grown: bool = False,
     ) -> bool:
         """Makes a segment answer in place of others, in one transaction with ``also``. The old
         files are removed, after ``keep_ms`` if they hold nothing that is to be erased. False,
         and nothing is changed but the new files removed, when one of the others has gone, or of
-        those on which it ``relies`` to have the rows that it leaves out."""
+        those on which it ``relies`` to have the rows that it leaves out, or when one was ``grown``
+        that is to be rebuilt."""
 
         def decide(txn: WriteTxn) -> bool:
+            if grown and self._rebuilding:
+                return False
             # The swap strikes off what the new segment is rid of; the old one is not.
             erasing = any(meta.row_lo <= e[1] < meta.row_hi for e in txn.erasures_of(number))
             if not txn.swap_segments(number, replaces, meta, relies):

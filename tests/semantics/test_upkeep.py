@@ -18,9 +18,12 @@ def test_a_query_that_finds_its_segments_merged_away_takes_a_newer_snapshot(
     world: World, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any]
 ) -> None:
     ids = []
+    dead = world.put()
     for _ in range(2):
-        ids.append(world.put(summary="tea", vector=vector(1)))
+        ids += [world.put(summary="tea", vector=vector(1)) for _ in range(2)]
         world.seal()
+        world.forget(ids=[dead], mode="HARD")  # so that the segment does not grow
+    assert len(world.segments()) == 2
     world.restart()
     merged: list[str] = []
     really_open = Segment.open
@@ -90,11 +93,14 @@ def test_a_seal_by_growth_leaves_the_tail_that_is_written_meanwhile(make_world: 
     assert segment["rows"] == [1, 11]
 
 
+@pytest.mark.parametrize("grown", [False, True], ids=["new", "grown"])
 @pytest.mark.parametrize("change", ["forget", "update", "vector", "archive"])
 def test_what_changes_while_a_segment_is_built_is_seen_afterwards(
-    world: World, change: str
+    world: World, change: str, grown: bool
 ) -> None:
     kept = world.put(summary="quokka")
+    if grown:
+        world.seal()
     other = world.put(summary="quokka", vector=vector(1))
     items: dict[str, dict[str, Any]] = {
         "update": {"update": {"id": kept, "summary": "wombat"}},

@@ -26,10 +26,10 @@ def _apply(segments: list[Sealed], job: Job) -> int:
     return count
 
 
-def _settle(segments: list[Sealed]) -> int:
+def _settle(segments: list[Sealed], seal_rows: int = 0) -> int:
     written = 0
     for _ in range(100):
-        job = merging.rewrite(segments) or merging.merge(segments)
+        job = merging.rewrite(segments) or merging.merge(segments, seal_rows=seal_rows)
         if job is None:
             return written
         written += _apply(segments, job)
@@ -108,11 +108,68 @@ def test_merging_that_fell_behind_takes_no_rest(sizes: tuple[int, ...]) -> None:
 
 
 def test_a_tail_is_sealed_when_it_is_large_enough() -> None:
-    assert merging.seal(1, 1, 0) is None
-    assert merging.seal(1, 5_000, SEAL) is None
-    assert merging.seal(1, 5_001, SEAL) == Job(1, 5_001, (), "seal 5000 rows", calmly=True)
-    assert merging.seal(1, 10_001, SEAL) == Job(1, 10_001, (), "seal 10000 rows")
-    assert merging.seal(10, 11, 1) is not None
+    assert merging.seal(1, 1, 0, SEAL) is None
+    assert merging.seal(1, 5_000, SEAL, SEAL) is None
+    assert merging.seal(1, 5_001, SEAL, SEAL) == Job(1, 5_001, (), "seal 5000 rows")
+    assert merging.seal(10, 11, 1, SEAL) is not None
+
+
+def test_the_last_segment_grows_until_it_is_full() -> None:
+    def sealed(last: Sealed, rows: int = SEAL, seal_rows: int = SEAL) -> tuple[int, bool]:
+        job = merging.seal(last.row_hi, last.row_hi + rows, rows, seal_rows, last)
+        assert job is not None and job.grows is (job.replaces == (last.name,))
+        assert job.row_hi == last.row_hi + rows
+        return job.row_lo, job.grows
+
+    assert sealed(Sealed("a", 0, 25_000, 25_000)) == (0, True)
+    assert sealed(Sealed("a", 0, 25_001, 25_001)) == (25_001, False)
+    # Small tails do not make a large segment be written over and over, nor large ones.
+    assert sealed(Sealed("a", 0, 500, 500), 100, 100) == (0, True)
+    assert sealed(Sealed("a", 0, 501, 501), 100, 100) == (501, False)
+    assert sealed(Sealed("a", 0, 16_000, 16_000), 16_000, 16_000) == (0, True)
+    assert sealed(Sealed("a", 0, 16_001, 16_001), 16_000, 16_000) == (16_001, False)
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        Sealed("a", 0, 10, 10, dead=1),
+        Sealed("a", 0, 10, 10, must=True),
+        Sealed("a", 0, 10, 10, fixed=True),
+    ],
+    ids=["dead", "damaged", "fixed"],
+)
+def test_a_segment_whose_graph_cannot_be_taken_over_does_not_grow(last: Sealed) -> None:
+    assert merging.seal(10, 30, 20, 20, last) == Job(10, 30, (), "seal 20 rows")
+
+
+def test_merging_leaves_alone_what_still_grows() -> None:
+    segments = _of(30_000, 30_000, 30_000, 30_000)
+    assert merging.merge(segments, seal_rows=SEAL) is not None  # the last one is full
+    segments[-1] = Sealed("last", 90_000, 110_000, 20_000)
+    assert merging.merge(segments, seal_rows=SEAL) is None
+    segments[-1] = Sealed("last", 90_000, 110_000, 20_000, dead=1)
+    job = merging.merge(segments, seal_rows=SEAL)
+    assert job is not None and job.row_hi == 110_000
+
+
+@pytest.mark.parametrize("seal_rows", [100, SEAL, 100_000])
+def test_growing_keeps_segments_few_and_reads_a_row_seldom(seal_rows: int) -> None:
+    segments: list[Sealed] = []
+    rows = written = 0
+    for _ in range(3_000):
+        last = segments[-1] if segments else None
+        job = merging.seal(rows, rows + seal_rows, seal_rows, seal_rows, last)
+        assert job is not None
+        if job.grows:
+            segments.pop()
+        rows += seal_rows
+        count = rows - job.row_lo
+        segments.append(Sealed(f"{job.row_lo}-{rows}", job.row_lo, rows, count))
+        written += count + _settle(segments, seal_rows)
+        assert len(segments) <= MAX_SEGMENTS
+        assert sum(s.count for s in segments) == rows
+    assert written / rows <= math.log2(rows / seal_rows)
 
 
 def test_damage_and_erasure_come_before_anything_else() -> None:

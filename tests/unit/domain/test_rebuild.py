@@ -14,7 +14,6 @@ from memsvc.domain.rebuild import (
     progress_of,
     unfit,
 )
-from memsvc.segments.build import same_graph
 
 BUILT = GraphSettings("i8", 16, 200)
 
@@ -63,13 +62,3 @@ def test_a_segment_that_is_worse_is_unfit(
 ) -> None:
     found = unfit(problem, recalls, 0.9)
     assert told in found and bool(found) is bool(told)
-
-
-def test_graphs_are_compared_by_what_they_would_be_built_with() -> None:
-    assert same_graph(BUILT, BUILT, 50_000)
-    assert not same_graph(None, BUILT, 50_000)
-    assert not same_graph(BUILT, GraphSettings("f16", 16, 200), 50_000)
-    assert not same_graph(BUILT, GraphSettings("i8", 24, 200), 5_000)
-    more = GraphSettings("i8", 16, 400)
-    assert same_graph(BUILT, more, 5_000)  # both are capped
-    assert not same_graph(BUILT, more, 50_000)
