@@ -103,19 +103,18 @@ class Watcher(threading.Thread):
 def changes(
     times: list[float], segments: list[dict[str, tuple[int, int]]]
 ) -> tuple[list[float], list[float]]:
-    """When segments appeared behind all known rows (sealed), and in place of others
-    (merged). ``segments``: names to [first row, row after the last], at each time."""
+    """When segments appeared with rows behind all known ones (sealed), and in place of several
+    others (merged). ``segments``: names to [first row, row after the last], at each time."""
     seals, merges = [], []
     for at, before, now in zip(times[1:], segments, segments[1:], strict=False):
         covered = max((high for _, high in before.values()), default=0)
         for name in now.keys() - before.keys():
             low, high = now[name]
-            if low >= covered:
+            replaced = sum(low <= first < high for first, _ in before.values())
+            if high > covered:  # perhaps together with the last segment
                 seals.append(at)
-            else:
+            if high <= covered or replaced > 1:
                 merges.append(at)
-                if high > covered:  # sealed and merged between two looks
-                    seals.append(at)
     return seals, merges
 
 

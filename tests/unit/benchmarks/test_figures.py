@@ -157,9 +157,14 @@ def test_seals_and_merges_are_told_apart() -> None:
         {"a": (1, 11)},
         {"a": (1, 11), "b": (11, 21)},
         {"m": (1, 21)},
-        {"n": (1, 31)},  # sealed and merged between two looks
+        {"n": (1, 31)},  # sealed together with the last segment
+        {"n": (1, 31), "o": (31, 41)},
+        {"p": (1, 51)},  # sealed and merged between two looks
     ]
-    assert mixed.changes([0.0, 1.0, 2.0, 3.0], looks) == ([1.0, 3.0], [2.0, 3.0])
+    assert mixed.changes([0.0, 1.0, 2.0, 3.0, 4.0, 5.0], looks) == (
+        [1.0, 3.0, 4.0, 5.0],
+        [2.0, 5.0],
+    )
 
 
 @pytest.mark.parametrize("share", filters.SHARES)
