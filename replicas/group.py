@@ -176,6 +176,14 @@ class Group:
             self._step_down(primary, epoch)
             return ""
 
+    def lead(self, epoch: int) -> bool:
+        """Begins an epoch that another node has given up; whether it does."""
+        with self._changing() as free:
+            if not free or self._role.leads or self._role.fence != epoch:
+                return False
+            self.take_over(epoch)
+            return True
+
     @contextmanager
     def _changing(self) -> Iterator[bool]:
         """Whether the role may be changed now: two nodes that ask each other must not wait for

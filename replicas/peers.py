@@ -71,6 +71,12 @@ class Peers:
         with self._connected(node) as stub:
             return stub.HandOver(request, timeout=STEP_S, metadata=token_metadata(self._token))
 
+    def lead(self, node: str, epoch: int) -> bool:
+        """Gives an epoch up to another node; whether it is primary now. Raises grpc.RpcError."""
+        with self._connected(node) as stub:
+            request = pb.LeadRequest(epoch=epoch)
+            return stub.Lead(request, timeout=STEP_S, metadata=token_metadata(self._token)).done
+
     @contextmanager
     def _connected(self, node: str) -> Iterator[pb_grpc.GroupServiceStub]:
         with open_channel(node, self._settings) as channel:

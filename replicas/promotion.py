@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from dataclasses import replace
-from typing import Final
+from typing import Final, NoReturn
 
 import grpc
 
@@ -159,6 +159,10 @@ class Promotion:
                 for node in others
                 if node.listen in fenced
             ]
+            best = max([mine, *heard], key=lambda node: node.reach)
+            if best.reach > mine.reach:
+                # It got more meanwhile. Nobody else may lead in this epoch, so that it can.
+                self._give_epoch_to(best, epoch)
             lacks = self._check(mine, heard, former, accept_loss)
             standing = group.take_over(epoch)
         except Exception:
@@ -167,27 +171,43 @@ class Promotion:
         missing = [node.listen for node in others if node.listen not in fenced]
         return Promoted(standing.epoch, standing.position, former, (*silent, *missing), lacks)
 
+    def _give_epoch_to(self, best: Seen, epoch: int) -> NoReturn:
+        try:
+            done = self._group.peers.lead(best.listen, epoch)
+        except grpc.RpcError as error:
+            raise _failed(f"{best.listen} has more of the log: {told_by(error)}") from error
+        now = "is primary now" if done else "should be promoted"
+        raise _not_the_furthest(best, f"{best.listen} has more of the log and {now}")
+
     def _check(self, mine: Seen, others: list[Seen], former: str, accept_loss: bool) -> bool:
         """Whether acknowledged writes may be missing here; raises FailedPrecondition when
         that is not accepted, or another replica has more."""
         better = further(mine, others, former)
         if better is not None:
-            raise FailedPrecondition(
+            raise _not_the_furthest(
+                better,
                 f"{better.listen} has more of the log: position {better.standing.position}, "
                 f"here {mine.standing.position}",
-                reason="NOT_THE_FURTHEST",
-                hint=f"promote that one; clients reach it at {better.address}",
-                metadata={"further": better.address},
             )
         lacks = may_lack(mine, others, former, len(self._group.peers.nodes))
         if lacks and not accept_loss:
             raise FailedPrecondition(
                 "writes that were acknowledged may be missing here",
                 reason="MAY_LACK_WRITES",
-                hint="wait for more of the nodes, or accept the loss (--accept-loss)",
+                hint="promote without force where the primary answers; else wait for more of the "
+                "nodes, or accept the loss (--accept-loss)",
             )
         return lacks
 
 
 def _failed(text: str) -> Unavailable:
     return Unavailable(text, reason="PROMOTION_FAILED", retry_after_ms=5_000)
+
+
+def _not_the_furthest(other: Seen, text: str) -> FailedPrecondition:
+    return FailedPrecondition(
+        text,
+        reason="NOT_THE_FURTHEST",
+        hint=f"promote that one, or this one in good order; clients reach it at {other.address}",
+        metadata={"further": other.address},
+    )

@@ -29,6 +29,9 @@ class GroupApi(Protocol):
     def commit(self, node_id: str, epoch: int, primary: str) -> str:
         """Follows ``primary`` from here on: why not ("" = it does)."""
 
+    def lead(self, epoch: int) -> bool:
+        """Begins an epoch that another node has given up; whether it does."""
+
 
 class GroupServicer(pb_grpc.GroupServiceServicer):
     """memsvc.replication.v1.GroupService. ``token`` "" asks for none."""
@@ -74,6 +77,11 @@ class GroupServicer(pb_grpc.GroupServiceServicer):
         return pb.HandOverResponse(
             done=not reason, reason=reason, standing=standing_message(standing)
         )
+
+    def Lead(self, request: pb.LeadRequest, context: grpc.ServicerContext) -> pb.LeadResponse:
+        """See the proto."""
+        admit(context, self._token)
+        return pb.LeadResponse(done=self._group.lead(request.epoch))
 
 
 def add_group(group: GroupApi, server: grpc.Server, token: str) -> None:

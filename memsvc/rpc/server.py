@@ -7,6 +7,7 @@ for a thread, over both protocols (RESOURCE_EXHAUSTED with a retry delay).
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -193,6 +194,11 @@ class RpcServer:
 
         self.tell(self._look())
         threading.Thread(target=follow, name="memsvc-readiness", daemon=True).start()
+
+    def look_now(self) -> None:
+        """Tells at once what the node says of itself; nothing when it cannot say."""
+        with contextlib.suppress(Exception):  # follow_health tells of it
+            self.tell(self._look())
 
     def _look(self) -> Mapping[str, bool]:
         if self._forward is not None:

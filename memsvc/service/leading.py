@@ -43,6 +43,8 @@ class Leading:
         own_feed.leads = not store.follower
         self.primary: Callable[[], Primary] = Primary
         """On a replica: what is known of the one it follows."""
+        self.on_changed: Callable[[], None] = lambda: None
+        """Told when the node has begun to lead, or to follow."""
         self.warning = ""
         """What people should know about the group; "" = nothing."""
         self.send_recalls: Callable[[Recalls], object] | None = None
@@ -120,6 +122,7 @@ class Leading:
         with self._lock:
             self._feed.leads = False
             self._handing_over = False
+        self.on_changed()
         return standing
 
     def lead(self, epoch: int) -> Standing:
@@ -129,7 +132,9 @@ class Leading:
             self._store.follower = False
             self.primary, self.send_recalls = Primary, None
             self._feed.leads = True
-            return self._standing()
+            standing = self._standing()
+        self.on_changed()
+        return standing
 
     def _standing(self) -> Standing:
         with self._store.read() as snapshot:

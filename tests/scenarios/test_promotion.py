@@ -6,6 +6,7 @@ import json
 import shutil
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 
 import grpc
 import pytest
@@ -29,6 +30,7 @@ def test_a_switch_over_loses_no_write_and_fails_no_read(make_node: r.MakeNode) -
     nodes = a, b, c = g.make_group(make_node)
     g.start(nodes)
     h.fill(a, range(100))
+    r.level(a, b, c)
     done = threading.Event()
     written: list[int] = []
     failed: list[object] = []
@@ -244,3 +246,35 @@ def test_a_node_that_lost_its_disk_does_not_begin_a_store_of_its_own_beside_the_
     a.start()
     assert g.role(a) == pb.ROLE_REPLICA
     assert len(h.browse(a)) == 20
+
+
+def test_a_forced_promotion_beside_a_primary_that_writes_does_not_leave_nobody_in_charge(
+    make_node: r.MakeNode,
+) -> None:
+    nodes = a, b, _ = g.make_group(make_node)
+    g.start(nodes)
+    done = threading.Event()
+    written: list[int] = []
+
+    def write() -> None:
+        while not done.is_set():
+            g.write_somewhere(nodes, len(written))
+            written.append(len(written))
+
+    threads = [threading.Thread(target=write) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for _ in range(10):
+        before = len(written)
+        for node in (b, a):
+            with suppress(grpc.RpcError):
+                g.promote(node, force=True)
+        until(lambda before=before: len(written) > before + 5, 60, "writes to go on")  # type: ignore[misc]
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert sorted(g.role(node) for node in nodes) == [
+        pb.ROLE_PRIMARY,
+        pb.ROLE_REPLICA,
+        pb.ROLE_REPLICA,
+    ]

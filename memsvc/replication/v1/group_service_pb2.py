@@ -25,15 +25,15 @@ _sym_db = _symbol_database.Default()
 from memsvc.replication.v1 import replication_service_pb2 as memsvc_dot_replication_dot_v1_dot_replication__service__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n)memsvc/replication/v1/group_service.proto\x12\x15memsvc.replication.v1\x1a/memsvc/replication/v1/replication_service.proto\"\x0f\n\rStatusRequest\"\xa6\x01\n\x0eStatusResponse\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\r\n\x05leads\x18\x02 \x01(\x08\x12\x31\n\x08standing\x18\x03 \x01(\x0b\x32\x1f.memsvc.replication.v1.Standing\x12\r\n\x05\x66\x65nce\x18\x04 \x01(\x04\x12\x0f\n\x07primary\x18\x05 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x06 \x01(\t\x12\x10\n\x08min_acks\x18\x07 \x01(\r\"Q\n\x0c\x46\x65nceRequest\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\x0f\n\x07primary\x18\x03 \x01(\t\x12\x10\n\x08store_id\x18\x04 \x01(\t\"a\n\rFenceResponse\x12\x0e\n\x06\x66\x65nced\x18\x01 \x01(\x08\x12\r\n\x05\x66\x65nce\x18\x02 \x01(\x04\x12\x31\n\x08standing\x18\x03 \x01(\x0b\x32\x1f.memsvc.replication.v1.Standing\"u\n\x0fHandOverRequest\x12\x31\n\x04step\x18\x01 \x01(\x0e\x32#.memsvc.replication.v1.HandOverStep\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\x0f\n\x07primary\x18\x03 \x01(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\"c\n\x10HandOverResponse\x12\x0c\n\x04\x64one\x18\x01 \x01(\x08\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x31\n\x08standing\x18\x03 \x01(\x0b\x32\x1f.memsvc.replication.v1.Standing*e\n\x0cHandOverStep\x12\x1e\n\x1aHAND_OVER_STEP_UNSPECIFIED\x10\x00\x12\x1a\n\x16HAND_OVER_STEP_PREPARE\x10\x01\x12\x19\n\x15HAND_OVER_STEP_COMMIT\x10\x02\x32\x96\x02\n\x0cGroupService\x12U\n\x06Status\x12$.memsvc.replication.v1.StatusRequest\x1a%.memsvc.replication.v1.StatusResponse\x12R\n\x05\x46\x65nce\x12#.memsvc.replication.v1.FenceRequest\x1a$.memsvc.replication.v1.FenceResponse\x12[\n\x08HandOver\x12&.memsvc.replication.v1.HandOverRequest\x1a\'.memsvc.replication.v1.HandOverResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n)memsvc/replication/v1/group_service.proto\x12\x15memsvc.replication.v1\x1a/memsvc/replication/v1/replication_service.proto\"\x0f\n\rStatusRequest\"\xa6\x01\n\x0eStatusResponse\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\r\n\x05leads\x18\x02 \x01(\x08\x12\x31\n\x08standing\x18\x03 \x01(\x0b\x32\x1f.memsvc.replication.v1.Standing\x12\r\n\x05\x66\x65nce\x18\x04 \x01(\x04\x12\x0f\n\x07primary\x18\x05 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x06 \x01(\t\x12\x10\n\x08min_acks\x18\x07 \x01(\r\"Q\n\x0c\x46\x65nceRequest\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\x0f\n\x07primary\x18\x03 \x01(\t\x12\x10\n\x08store_id\x18\x04 \x01(\t\"a\n\rFenceResponse\x12\x0e\n\x06\x66\x65nced\x18\x01 \x01(\x08\x12\r\n\x05\x66\x65nce\x18\x02 \x01(\x04\x12\x31\n\x08standing\x18\x03 \x01(\x0b\x32\x1f.memsvc.replication.v1.Standing\"u\n\x0fHandOverRequest\x12\x31\n\x04step\x18\x01 \x01(\x0e\x32#.memsvc.replication.v1.HandOverStep\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\x0f\n\x07primary\x18\x03 \x01(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\"c\n\x10HandOverResponse\x12\x0c\n\x04\x64one\x18\x01 \x01(\x08\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x31\n\x08standing\x18\x03 \x01(\x0b\x32\x1f.memsvc.replication.v1.Standing\"\x1c\n\x0bLeadRequest\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\"\x1c\n\x0cLeadResponse\x12\x0c\n\x04\x64one\x18\x01 \x01(\x08*e\n\x0cHandOverStep\x12\x1e\n\x1aHAND_OVER_STEP_UNSPECIFIED\x10\x00\x12\x1a\n\x16HAND_OVER_STEP_PREPARE\x10\x01\x12\x19\n\x15HAND_OVER_STEP_COMMIT\x10\x02\x32\xe7\x02\n\x0cGroupService\x12U\n\x06Status\x12$.memsvc.replication.v1.StatusRequest\x1a%.memsvc.replication.v1.StatusResponse\x12R\n\x05\x46\x65nce\x12#.memsvc.replication.v1.FenceRequest\x1a$.memsvc.replication.v1.FenceResponse\x12[\n\x08HandOver\x12&.memsvc.replication.v1.HandOverRequest\x1a\'.memsvc.replication.v1.HandOverResponse\x12O\n\x04Lead\x12\".memsvc.replication.v1.LeadRequest\x1a#.memsvc.replication.v1.LeadResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'memsvc.replication.v1.group_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_HANDOVERSTEP']._serialized_start=705
-  _globals['_HANDOVERSTEP']._serialized_end=806
+  _globals['_HANDOVERSTEP']._serialized_start=765
+  _globals['_HANDOVERSTEP']._serialized_end=866
   _globals['_STATUSREQUEST']._serialized_start=117
   _globals['_STATUSREQUEST']._serialized_end=132
   _globals['_STATUSRESPONSE']._serialized_start=135
@@ -46,6 +46,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_HANDOVERREQUEST']._serialized_end=602
   _globals['_HANDOVERRESPONSE']._serialized_start=604
   _globals['_HANDOVERRESPONSE']._serialized_end=703
-  _globals['_GROUPSERVICE']._serialized_start=809
-  _globals['_GROUPSERVICE']._serialized_end=1087
+  _globals['_LEADREQUEST']._serialized_start=705
+  _globals['_LEADREQUEST']._serialized_end=733
+  _globals['_LEADRESPONSE']._serialized_start=735
+  _globals['_LEADRESPONSE']._serialized_end=763
+  _globals['_GROUPSERVICE']._serialized_start=869
+  _globals['_GROUPSERVICE']._serialized_end=1228
 # @@protoc_insertion_point(module_scope)

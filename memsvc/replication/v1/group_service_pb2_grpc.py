@@ -50,6 +50,11 @@ class GroupServiceStub:
                 request_serializer=memsvc_dot_replication_dot_v1_dot_group__service__pb2.HandOverRequest.SerializeToString,
                 response_deserializer=memsvc_dot_replication_dot_v1_dot_group__service__pb2.HandOverResponse.FromString,
                 _registered_method=True)
+        self.Lead = channel.unary_unary(
+                '/memsvc.replication.v1.GroupService/Lead',
+                request_serializer=memsvc_dot_replication_dot_v1_dot_group__service__pb2.LeadRequest.SerializeToString,
+                response_deserializer=memsvc_dot_replication_dot_v1_dot_group__service__pb2.LeadResponse.FromString,
+                _registered_method=True)
 
 
 class GroupServiceServicer:
@@ -78,6 +83,13 @@ class GroupServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Lead(self, request, context):
+        """From a node that has fenced this one and gives its epoch up: this one has more of the log.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_GroupServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -95,6 +107,11 @@ def add_GroupServiceServicer_to_server(servicer, server):
                     servicer.HandOver,
                     request_deserializer=memsvc_dot_replication_dot_v1_dot_group__service__pb2.HandOverRequest.FromString,
                     response_serializer=memsvc_dot_replication_dot_v1_dot_group__service__pb2.HandOverResponse.SerializeToString,
+            ),
+            'Lead': grpc.unary_unary_rpc_method_handler(
+                    servicer.Lead,
+                    request_deserializer=memsvc_dot_replication_dot_v1_dot_group__service__pb2.LeadRequest.FromString,
+                    response_serializer=memsvc_dot_replication_dot_v1_dot_group__service__pb2.LeadResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -179,6 +196,33 @@ class GroupService:
             '/memsvc.replication.v1.GroupService/HandOver',
             memsvc_dot_replication_dot_v1_dot_group__service__pb2.HandOverRequest.SerializeToString,
             memsvc_dot_replication_dot_v1_dot_group__service__pb2.HandOverResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Lead(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/memsvc.replication.v1.GroupService/Lead',
+            memsvc_dot_replication_dot_v1_dot_group__service__pb2.LeadRequest.SerializeToString,
+            memsvc_dot_replication_dot_v1_dot_group__service__pb2.LeadResponse.FromString,
             options,
             channel_credentials,
             insecure,

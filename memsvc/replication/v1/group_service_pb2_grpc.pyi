@@ -41,6 +41,8 @@ class GroupServiceStub:
     """
     HandOver: _grpc.UnaryUnaryMultiCallable[_group_service_pb2.HandOverRequest, _group_service_pb2.HandOverResponse]
     """From a replica to its primary: a planned switch-over, in two steps."""
+    Lead: _grpc.UnaryUnaryMultiCallable[_group_service_pb2.LeadRequest, _group_service_pb2.LeadResponse]
+    """From a node that has fenced this one and gives its epoch up: this one has more of the log."""
 
 @_typing.type_check_only
 class GroupServiceAsyncStub(GroupServiceStub):
@@ -55,6 +57,8 @@ class GroupServiceAsyncStub(GroupServiceStub):
     """
     HandOver: _aio.UnaryUnaryMultiCallable[_group_service_pb2.HandOverRequest, _group_service_pb2.HandOverResponse]  # type: ignore[assignment]
     """From a replica to its primary: a planned switch-over, in two steps."""
+    Lead: _aio.UnaryUnaryMultiCallable[_group_service_pb2.LeadRequest, _group_service_pb2.LeadResponse]  # type: ignore[assignment]
+    """From a node that has fenced this one and gives its epoch up: this one has more of the log."""
 
 class GroupServiceServicer(metaclass=_abc_1.ABCMeta):
     """Served by every node of a group on replication.listen."""
@@ -84,5 +88,13 @@ class GroupServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_group_service_pb2.HandOverResponse, _abc.Awaitable[_group_service_pb2.HandOverResponse]]:
         """From a replica to its primary: a planned switch-over, in two steps."""
+
+    @_abc_1.abstractmethod
+    def Lead(
+        self,
+        request: _group_service_pb2.LeadRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_group_service_pb2.LeadResponse, _abc.Awaitable[_group_service_pb2.LeadResponse]]:
+        """From a node that has fenced this one and gives its epoch up: this one has more of the log."""
 
 def add_GroupServiceServicer_to_server(servicer: GroupServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
