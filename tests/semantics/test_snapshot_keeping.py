@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from memsvc.domain.errors import Unavailable
 from memsvc.service.builder import BuilderFailed
 from memsvc.service.snapshots import keeping
 from memsvc.service.snapshots.keeping import Snapshots, snapshot_settings
@@ -183,6 +184,26 @@ def test_a_failure_is_counted_and_tried_again(
     assert 'memsvc_snapshots_total{result="ok"} 1.0' in told
     (line,) = (x for x in told.splitlines() if x.startswith("memsvc_snapshot_last_timestamp"))
     assert float(line.split()[1]) * 1_000 == world.clock.now
+
+
+def test_a_failure_of_one_that_was_asked_for_is_told_until_one_is_taken(
+    make_world: MakeWorld,
+) -> None:
+    world, snapshots = _make(make_world, storage__snapshot_interval_min=0)
+    world.put(summary="x")
+    builder = world.builders[-1]
+
+    def refuse(_job: dict[str, Any]) -> None:
+        raise BuilderFailed("no room")
+
+    builder.before_job = refuse
+    with pytest.raises(Unavailable):
+        snapshots.take_now()
+    snapshots.tick()
+    assert world.node.health().reasons == ("the last snapshot failed: no room",)
+    builder.before_job = lambda _job: None
+    snapshots.take_now()
+    assert world.node.health().reasons == ()
 
 
 def test_a_process_takes_it_and_is_gone_afterwards(make_world: MakeWorld) -> None:

@@ -152,6 +152,11 @@ class Snapshots:
         for place in places:
             place.sweep(is_snapshot_name)
 
+    def _not_taken(self, error: Exception) -> None:
+        """Notes it until one is taken."""
+        self._failed(error)
+        self._not_before = time.monotonic() + RETRY_S
+
     def _failed(self, error: Exception) -> None:
         if self._stopping.is_set():
             return
@@ -193,8 +198,7 @@ class Snapshots:
             try:
                 self.take()
             except (BuilderFailed, OSError, MemsvcError) as error:
-                self._failed(error)
-                self._not_before = time.monotonic() + RETRY_S
+                self._not_taken(error)
             kept = self.kept()
         self._drop(kept, stale, now)
         if not self._not_before:
@@ -253,6 +257,7 @@ class Snapshots:
             taken = self.take()
             self._drop(self.kept(), set(), self._clock())
         except (BuilderFailed, OSError, MemsvcError) as error:
+            self._not_taken(error)
             raise Unavailable(
                 f"no snapshot was taken: {error}",
                 reason="SNAPSHOT_FAILED",
