@@ -114,10 +114,11 @@ def open(
 ) -> Embedded:
     """Opens (or makes) the store in a directory.
 
-    ``dimension`` of the vectors is fixed when a store is made; ``settings`` are dotted keys
-    as in the configuration file ``config``, for example {"query.min_score": 0.4}.
+    ``dimension`` of the vectors of a new store, later that of one of its embedding models;
+    ``settings`` are dotted keys as in the configuration file ``config``, for example
+    {"query.min_score": 0.4}.
     Raises memsvc.config.ConfigError, and FailedPrecondition when the directory is in use or
-    was made for another dimension.
+    has no vectors of that dimension.
     """
     overrides: dict[str, object] = {**(settings or {}), "storage.data_dir": str(data_dir)}
     if dimension is not None:

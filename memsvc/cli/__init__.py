@@ -29,6 +29,7 @@ COMMANDS: Final = {
     "maintain": "memsvc.cli.operate:maintain",
     "rebuild": "memsvc.cli.rebuilding:rebuild",
     "promote": "memsvc.cli.promoting:promote",
+    "generation": "memsvc.cli.generation:generation",
     "reload": "memsvc.cli.operate:reload",
 }
 

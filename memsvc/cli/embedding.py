@@ -24,17 +24,18 @@ def choose_embedder(client: MemoryClient, choice: str) -> Embedder | None:
         note("words only: the local embedder is not installed (pip install 'memsvc[local]')")
         return None
     facts = client.health().store
+    dimension = next(
+        (e.dimension for e in facts.embeddings if e.name == client.embedding and e.name),
+        facts.dimension,
+    )
     problem = ""
-    if facts.dimension and facts.dimension != LOCAL_DIMENSION:
+    if dimension and dimension != LOCAL_DIMENSION:
         problem = (
-            f"the store's vectors have {facts.dimension} numbers (index.dimension), those of "
-            f"the local embedder {LOCAL_DIMENSION}"
+            f"the store's vectors have {dimension} numbers, those of the local embedder "
+            f"{LOCAL_DIMENSION}"
         )
     elif not client.embedding and facts.embedding not in ("", LOCAL_NAME):
-        problem = (
-            f"the store's vectors are of the model {facts.embedding!r} (index.embedding), not "
-            f"{LOCAL_NAME!r}"
-        )
+        problem = f"the store's vectors are of the model {facts.embedding!r}, not {LOCAL_NAME!r}"
     if not problem:
         return embedder
     if choice == "local":

@@ -65,6 +65,7 @@ def _show_health(answer: pb.HealthResponse) -> None:
         rows.append(("degraded", f"level {answer.degraded.level}, {answer.degraded.reason}"))
     if answer.HasField("store"):
         store = answer.store
+        others = [e for e in store.embeddings if not e.is_default]
         rows += [
             ("memories", f"{store.memories:,} in {count(store.partitions, 'namespace')}"),
             (
@@ -72,6 +73,7 @@ def _show_health(answer: pb.HealthResponse) -> None:
                 f"{store.dimension} numbers, {store.dtype}"
                 + (f", model {store.embedding}" if store.embedding else ""),
             ),
+            *(("", f"{e.dimension} numbers, model {e.name}, beside it") for e in others),
             (
                 "stored",
                 size(store.bytes) + (f" of {size(store.max_bytes)}" if store.max_bytes else ""),

@@ -134,6 +134,86 @@ class AdminClient:
         request = pb.CancelRebuildRequest()
         return self._connection.call(self._stub.CancelRebuild, request, self._timeout).rebuild
 
+    def create_generation(
+        self,
+        embedding: str,
+        dimension: int,
+        *,
+        current: str = "",
+        dtype: str = "",
+        m: int = 0,
+        ef_construction: int = 0,
+        validate_only: bool = False,
+    ) -> pb.Generation:
+        """Adds an embedding model, whose vectors are kept beside those there are. ``current``
+        names the present default one, if it has no name. ``dtype``, ``m`` and ``ef_construction``
+        are for its graphs, where they are not to be those of the node."""
+        request = pb.CreateGenerationRequest(
+            embedding=embedding,
+            dimension=dimension,
+            current=current,
+            dtype=dtype,
+            m=m,
+            ef_construction=ef_construction,
+            validate_only=validate_only,
+        )
+        return self._connection.call(self._stub.CreateGeneration, request, self._timeout).generation
+
+    def generations(self, timeout: float = 600.0) -> list[pb.Generation]:
+        """The embedding models, and how far each is filled. Counts every memory, so waits at
+        most ``timeout`` seconds."""
+        request = pb.ListGenerationsRequest()
+        answer = self._connection.call(self._stub.ListGenerations, request, timeout)
+        return list(answer.generations)
+
+    def set_default_generation(
+        self,
+        embedding: str,
+        *,
+        min_coverage: float | None = None,
+        force: bool = False,
+        validate_only: bool = False,
+        timeout: float = 600.0,
+    ) -> pb.Generation:
+        """Makes an embedding model the default, when enough memories have a vector of it
+        (``min_coverage``, 0 to 1, else 0.99) and its graphs find what is there."""
+        request = pb.SetDefaultGenerationRequest(
+            embedding=embedding,
+            min_coverage=min_coverage,
+            force=force,
+            validate_only=validate_only,
+        )
+        return self._connection.call(self._stub.SetDefaultGeneration, request, timeout).generation
+
+    def drop_generation(
+        self, embedding: str, *, validate_only: bool = False, timeout: float = 600.0
+    ) -> pb.Generation:
+        """Drops an embedding model with all its vectors, for good."""
+        request = pb.DropGenerationRequest(
+            embedding=embedding, confirm=embedding, validate_only=validate_only
+        )
+        return self._connection.call(self._stub.DropGeneration, request, timeout).generation
+
+    def lacking(
+        self,
+        embedding: str = "",
+        tenant: str = "",
+        agent: str = "",
+        *,
+        page_size: int = 0,
+        page_token: str = "",
+    ) -> pb.ListLackingResponse:
+        """A page of the memories that have no vector of an embedding model, with their texts.
+        A page may be empty although others follow (``next_page_token``)."""
+        request = pb.ListLackingRequest(
+            embedding=embedding,
+            tenant=tenant,
+            agent=agent,
+            page_size=page_size,
+            page_token=page_token,
+        )
+        return self._connection.call(self._stub.ListLacking, request, self._timeout)
+
     def reload(self) -> pb.ReloadResponse:
         """Makes the node read its configuration and tokens again."""
         return self._connection.call(self._stub.Reload, pb.ReloadRequest(), self._timeout)

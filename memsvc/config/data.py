@@ -179,10 +179,10 @@ class Index(Section):
     type: Literal["hnsw"] = key("hnsw", "Kind of graph. Only hnsw exists.", reload=False)
     dimension: int = key(
         1536,
-        "Numbers in a vector; that of the embedding model. Fixed for a store when it is made: "
-        "a Write of another length is refused, and a node with another value does not start. "
-        "Another dimension needs another storage.data_dir.",
-        reload=False,
+        "Numbers in a vector; that of the embedding model. A new store is made for it. Later it "
+        "must be that of an embedding of the store, the default one at best, else the node does "
+        "not start; `memsvc generation` adds another model and makes it the default.",
+        reload=True,
         unit="numbers",
         ge=1,
         le=limits.MAX_DIMENSION,
@@ -197,8 +197,8 @@ class Index(Section):
         "segments built from then on; `memsvc rebuild start` builds the others anew.",
         reload=True,
         unit="links",
-        ge=2,
-        le=128,
+        ge=limits.MIN_M,
+        le=limits.MAX_M,
     )
     ef_construction: int = key(
         200,
@@ -207,8 +207,8 @@ class Index(Section):
         "segments built from then on.",
         reload=True,
         unit="rows",
-        ge=8,
-        le=4096,
+        ge=limits.MIN_EF_CONSTRUCTION,
+        le=limits.MAX_EF_CONSTRUCTION,
     )
     ef_search: int = key(
         64,
@@ -288,9 +288,11 @@ class Index(Section):
     )
     embedding: str = key(
         "",
-        "Name of the embedding model whose vectors a request means when it names none. Vectors "
-        "of different models are kept apart. Empty: the unnamed one.",
-        reload=False,
+        "Name of the embedding model that a new store is made for. Later it must be that of an "
+        "embedding of the store, the default one at best, else the node does not start. Which one "
+        "a request means when it names none is in the store (`memsvc generation make-default`). "
+        "Empty: whichever has index.dimension.",
+        reload=True,
     )
 
 

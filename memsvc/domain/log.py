@@ -8,10 +8,13 @@ from enum import IntEnum
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from memsvc.domain.manifest import GraphSettings
 from memsvc.domain.records import State
 from memsvc.domain.types import Status
 
-LOG_FORMAT = 1
+LOG_FORMAT: Final = 2
+"""Format 2 has what is about generations beside the first. Entries that say nothing of it have
+format 1 as before."""
 _NO_VECTORS: Final[Mapping[int, bytes]] = MappingProxyType({})
 
 
@@ -30,6 +33,9 @@ class Action(IntEnum):
     WRITE = 10
     NONE = 11
     GENERATION = 12
+    GENERATION_DEFAULT = 13
+    GENERATION_DROP = 14
+    GENERATION_PURGE = 15
 
 
 class Payload(NamedTuple):
@@ -85,12 +91,34 @@ def unchanged_effect(state: State, row: int, action: Action) -> Effect:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """An embedding generation: name of the embedder and dimension of its vectors."""
+    """An embedding generation: name of the embedder and dimension of its vectors. A dropped one
+    answers nothing any more; its number is never given again. ``dtype``, ``m`` and
+    ``ef_construction`` of its graphs are those of the node where they are "" or 0."""
 
     number: int
     embedding: str
     dimension: int
     is_default: bool
+    dropped: bool = False
+    dtype: str = ""
+    m: int = 0
+    ef_construction: int = 0
+
+    def graph(self, usual: GraphSettings) -> GraphSettings:
+        """What its graphs are built with, where ``usual`` are the settings of the node."""
+        return GraphSettings(
+            self.dtype or usual.dtype,
+            self.m or usual.m,
+            self.ef_construction or usual.ef_construction,
+        )
+
+
+class VectorRange(NamedTuple):
+    """Vectors of one generation in rows [row_lo, row_hi) of a partition."""
+
+    generation: int
+    row_lo: int
+    row_hi: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +143,19 @@ class Entry:
     operation_id: str = ""
     request: RememberedRequest | None = None
     generation: Generation | None = None
+    purged: VectorRange | None = None
     epoch: int = 0
     position: int = 0
     time: int = 0
+
+    @property
+    def format(self) -> int:
+        """The lowest format that has what it says, so that nodes of a neighbouring version
+        follow as long as nothing new is said."""
+        beside = self.generation is not None and (
+            self.generation.number > 1 or self.action is not Action.GENERATION
+        )
+        return 2 if beside or self.purged is not None else 1
 
 
 @dataclass(frozen=True, slots=True)

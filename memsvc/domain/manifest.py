@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Final
 
 MANIFEST_FORMAT: Final = 1
@@ -64,9 +65,18 @@ class SegmentMeta:
                 return f
         return None
 
-    def outdated(self, wanted: GraphSettings) -> bool:
-        """Whether it has a graph that would be built differently now, or may be."""
-        return any(f.kind == "graph" and f.graph != wanted for f in self.files)
+    def outdated(self, wanted: Mapping[int, GraphSettings]) -> bool:
+        """Whether it has a graph that would be built differently now, or may be; ``wanted`` by
+        generation."""
+        return any(
+            f.kind == "graph" and f.generation in wanted and f.graph != wanted[f.generation]
+            for f in self.files
+        )
+
+    def with_vectors_of(self, generations: Collection[int]) -> SegmentMeta:
+        """The segment without the vector files of other generations."""
+        files = tuple(f for f in self.files if f.generation in (0, *generations))
+        return self if len(files) == len(self.files) else replace(self, files=files)
 
     def to_json(self) -> bytes:
         """The form that is stored."""

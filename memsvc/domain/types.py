@@ -339,8 +339,18 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
+class EmbeddingFacts:
+    """A model that a store has vectors of; ``name`` "" = unnamed."""
+
+    name: str
+    dimension: int
+    is_default: bool
+
+
+@dataclass(frozen=True, slots=True)
 class StoreFacts:
-    """Facts about a store; bytes as accounted against ``max_bytes`` (0 = unlimited)."""
+    """Facts about a store; bytes as accounted against ``max_bytes`` (0 = unlimited). ``dimension``
+    and ``embedding`` are of the default among ``embeddings``."""
 
     memories: int
     partitions: int
@@ -356,6 +366,7 @@ class StoreFacts:
     cold_rows: int = 0
     cold_bytes: int = 0
     cold_resident_bytes: int = 0
+    embeddings: tuple[EmbeddingFacts, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,6 +119,14 @@ class LoadAnswer(Body):
     active_calls: int
 
 
+class EmbeddingAnswer(Body):
+    """A model that the store has vectors of; the name is empty when it has none."""
+
+    name: str
+    dimension: int
+    is_default: bool
+
+
 class StoreAnswer(Body):
     """Facts about the store."""
 
@@ -136,6 +144,7 @@ class StoreAnswer(Body):
     cold_rows: int
     cold_bytes: int
     cold_resident_bytes: int
+    embeddings: list[EmbeddingAnswer]
 
 
 class HealthAnswerBody(Body):

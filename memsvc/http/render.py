@@ -164,5 +164,10 @@ def health_object(answer: HealthAnswer, whole: bool) -> dict[str, Any]:
         "reasons": list(answer.reasons),
         "epoch": answer.epoch,
         "load": {name: getattr(load, name) for name in load.__slots__},
-        "store": {name: getattr(store, name) for name in store.__slots__},
+        "store": {
+            **{name: getattr(store, name) for name in store.__slots__},
+            "embeddings": [
+                {name: getattr(e, name) for name in e.__slots__} for e in store.embeddings
+            ],
+        },
     }

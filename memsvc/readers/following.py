@@ -10,7 +10,8 @@ from typing import Final
 from memsvc.domain.errors import StoreUnreadable
 from memsvc.domain.log import Generation
 from memsvc.service.api import Control
-from memsvc.service.querying import Generations, Progress
+from memsvc.service.generations import Generations
+from memsvc.service.querying import Progress
 from memsvc.store.store import Store
 
 _LOOK_S: Final = 0.01
@@ -18,6 +19,12 @@ _LOOK_S: Final = 0.01
 
 class FollowingGenerations(Generations):
     """The embedding generations as they stand in the store now: another process adds them."""
+
+    @property
+    def serving(self) -> tuple[Generation, ...]:
+        """See Generations."""
+        self.refresh()
+        return super().serving
 
     def named(self, embedding: str) -> Generation:
         """See Generations. While the store cannot be read, as they stood last."""

@@ -8,31 +8,21 @@ from collections.abc import Iterator
 import grpc
 
 from memsvc.admin.v1 import admin_service_pb2 as admin_pb
-from memsvc.admin.v1 import admin_service_pb2_grpc
 from memsvc.domain import limits
-from memsvc.domain.errors import FailedPrecondition, invalid
+from memsvc.domain.errors import invalid
 from memsvc.domain.filters import text_fits
 from memsvc.domain.types import Namespace
 from memsvc.rpc import answers
 from memsvc.rpc.checks import read_flat
-from memsvc.rpc.servicers import BaseServicer, answering
-from memsvc.service.access import Principal
-from memsvc.service.api import AdminApi, RebuildAnswer
+from memsvc.rpc.generations import GenerationCalls
+from memsvc.rpc.servicers import answering
+from memsvc.service.api import RebuildAnswer
 from memsvc.service.limits import check_namespace
 
 
-class AdminServicer(BaseServicer, admin_service_pb2_grpc.AdminServiceServicer):
+class AdminServicer(GenerationCalls):
     """memsvc.admin.v1.AdminService. Calls about one tenant need the admin right there, the
     others need it for the whole node."""
-
-    def _admin(
-        self, context: grpc.ServicerContext, tenant: str = "", agent: str = ""
-    ) -> tuple[AdminApi, Principal]:
-        principal = self._principal(context)
-        admin = self._gate.admin(principal, tenant, agent)
-        if admin is None:
-            raise FailedPrecondition("this node has no administration", reason="NO_ADMIN")
-        return admin, principal
 
     @answering
     def ListTenants(

@@ -113,6 +113,10 @@ def health_response(answer: HealthAnswer, whole: bool) -> pb.HealthResponse:
             cold_rows=facts.cold_rows,
             cold_bytes=facts.cold_bytes,
             cold_resident_bytes=facts.cold_resident_bytes,
+            embeddings=[
+                pb.Embedding(name=e.name, dimension=e.dimension, is_default=e.is_default)
+                for e in facts.embeddings
+            ],
         )
     )
     return response

@@ -111,8 +111,9 @@ class ReplicationServicer(pb_grpc.ReplicationServiceServicer):
         follower = request.follower
         if not self._feed.leads:
             _abort(context, grpc.StatusCode.FAILED_PRECONDITION, "this node is not the primary")
-        if follower.log_format < LOG_FORMAT:
-            _abort(context, grpc.StatusCode.FAILED_PRECONDITION, f"log format {LOG_FORMAT}")
+        needed = self._feed.log_format
+        if follower.log_format < needed:
+            _abort(context, grpc.StatusCode.FAILED_PRECONDITION, f"log format {needed}")
         have = {part.path: part.bytes for part in request.have}
         try:
             with self._bootstraps.use(request.snapshot, self._feed.clock()) as found:

@@ -51,6 +51,8 @@ _SHARE_OF_GRAPHS: Final = 0.65
 
 GRAPH_MIN_ROWS: Final = 4_000
 """Vectors from which on a graph is quicker to search than the rows are to scan."""
+_BYTES_OF_NUMBER: Final = {"f32": 4, "bf16": 2, "f16": 2, "i8": 1}
+"""In a graph."""
 COLUMN_BYTES: Final = 8
 """What an attribute takes for a row, about: its code, and a share of the different values."""
 
@@ -61,7 +63,8 @@ class BuildSpec:
 
     ``name`` of the segment; the rows of ``partition`` in [row_lo, row_hi) as of log
     ``position``; ``generations``: (number, dimension) of those whose vectors are wanted;
-    ``dtype`` of the graphs (f32, bf16, f16, i8), links ``m``, ``ef_construction``; a graph from
+    ``dtype`` of the graphs (f32, bf16, f16, i8), links ``m``, ``ef_construction``; ``own``:
+    (generation, dtype, m, ef_construction) of those that have others; a graph from
     ``graph_min_rows`` vectors on, an 8-bit copy for scans from ``scan_min_rows`` on;
     ``indexed`` attributes get a column; ``threads`` for the graph; ``throttle``: share of the
     time to be busy, 0 to 1; ``analyzer``: name of the rules behind the terms; ``tier``, the time
@@ -78,6 +81,7 @@ class BuildSpec:
     dtype: str = "i8"
     m: int = 16
     ef_construction: int = 200
+    own: tuple[tuple[int, str, int, int], ...] = ()
     graph_min_rows: int = GRAPH_MIN_ROWS
     scan_min_rows: int = 1_000
     indexed: Indexed = EVERY_ATTRIBUTE
@@ -94,6 +98,13 @@ class BuildSpec:
         if not 0 < self.throttle <= 1:
             raise ValueError(f"throttle is {self.throttle}, expected above 0 and at most 1")
 
+    def graph(self, generation: int) -> GraphSettings:
+        """What the graphs of a generation are built with."""
+        for number, dtype, m, ef_construction in self.own:
+            if number == generation:
+                return GraphSettings(dtype, m, ef_construction)
+        return GraphSettings(self.dtype, self.m, self.ef_construction)
+
     def to_json(self) -> str:
         """For the builder's command line."""
         return json.dumps(asdict(self))
@@ -103,6 +114,7 @@ class BuildSpec:
         """The reverse. Raises ValueError or TypeError for something else."""
         raw: dict[str, Any] = json.loads(text)
         raw["generations"] = tuple((int(g), int(d)) for g, d in raw["generations"])
+        raw["own"] = tuple((int(g), str(t), int(m), int(e)) for g, t, m, e in raw["own"])
         first, most = raw["indexed"]
         raw["indexed"] = Indexed(tuple(first), int(most))
         raw["others"] = tuple(raw["others"])
@@ -112,8 +124,8 @@ class BuildSpec:
 def estimate_bytes(spec: BuildSpec, count: int) -> int:
     """About how many bytes a segment of ``count`` rows will take on disk, rather too many;
     without its words, which take some 6 bytes for each different term of a row."""
-    per_number = {"f32": 4, "bf16": 2, "f16": 2, "i8": 1}[spec.dtype] + 4 + 1
-    vectors = sum(dimension * per_number + 12 * spec.m + 64 for _, dimension in spec.generations)
+    graphs = [(spec.graph(number), dimension) for number, dimension in spec.generations]
+    vectors = sum(d * (_BYTES_OF_NUMBER[g.dtype] + 4 + 1) + 12 * g.m + 64 for g, d in graphs)
     return count * (vectors + 160 + COLUMN_BYTES * spec.indexed.most) + (1 << 16)
 
 
@@ -188,7 +200,8 @@ class _Builder:
             row_numbers = self.columns.snapshot().rows
             made = []
             for writer in writers:
-                file = writer.finish(row_numbers, self._spec.dtype)
+                dtype = self._spec.graph(writer.generation).dtype
+                file = writer.finish(row_numbers, dtype)
                 if file is not None:
                     made.append(file)
         for file in made:
@@ -275,14 +288,10 @@ class _Builder:
             }
             self._add("scan", generation, name, writer.finish(meta))
 
-    @property
-    def _settings(self) -> GraphSettings:
-        return GraphSettings(self._spec.dtype, self._spec.m, self._spec.ef_construction)
-
     def _reusable(self, first: Segment, generation: int) -> Graph | None:
         """The graph of the first rows, None when there is none or it was built otherwise."""
         file = first.meta.file("graph", generation)
-        same = file is not None and file.graph == self._settings
+        same = file is not None and file.graph == self._spec.graph(generation)
         return first.graph(generation) if same else None
 
     def _graph(
@@ -293,8 +302,9 @@ class _Builder:
         first: Graph | None,
     ) -> None:
         spec, name = self._spec, f"graph-{generation}.usearch"
+        built = spec.graph(generation)
         graph = GraphBuilder(
-            vectors.shape[1], spec.dtype, spec.m, spec.ef_construction, spec.threads, first
+            vectors.shape[1], built.dtype, built.m, built.ef_construction, spec.threads, first
         )
         low, batch = graph.vectors, 64
         while low < len(vectors):
@@ -309,7 +319,7 @@ class _Builder:
             self._progress(_SHARE_OF_READING + _SHARE_OF_GRAPHS * done)
         self._graphs += 1
         written = graph.save(self._folder / name)
-        self._files.append(FileMeta("graph", generation, name, *written, graph=self._settings))
+        self._files.append(FileMeta("graph", generation, name, *written, graph=built))
 
 
 def _begins_with(

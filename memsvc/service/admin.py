@@ -25,6 +25,7 @@ from memsvc.domain.types import (
 from memsvc.service.api import (
     AgentFacts,
     Control,
+    GenerationApi,
     Promoted,
     RebuildAnswer,
     RebuildFailure,
@@ -155,6 +156,11 @@ class AdminService:
 
     # -- the node ----------------------------------------------------------------------
 
+    @property
+    def generations(self) -> GenerationApi:
+        """The embedding models."""
+        return self._node.generation_admin
+
     def set_degraded(self, level: int | None, reason: str) -> tuple[Degraded, bool]:
         """Forces a level, or gives control back to the node."""
         if level is not None and not 0 <= level <= DegradedLevel.NO_MEMORY:
@@ -253,8 +259,9 @@ class AdminService:
                         "embedding": g.embedding,
                         "dimension": g.dimension,
                         "default": g.is_default,
+                        "dropped": g.dropped,
                     }
-                    for g in snapshot.generations()
+                    for g in snapshot.all_generations()
                 ],
                 "tables": {name: snapshot.count(name) for name in keys.TABLES},
             }

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from memsvc.domain.errors import Cancelled, DeadlineExceeded
+from memsvc.domain.generations import GenerationFacts, LackingMemory, NewGeneration
 from memsvc.domain.types import (
     Caller,
     Degraded,
@@ -112,8 +113,42 @@ class Promoted:
     may_lack: bool = False
 
 
+class GenerationApi(Protocol):
+    """The embedding models of one node, on domain types."""
+
+    def facts(self) -> list[GenerationFacts]:
+        """All there ever were, by number."""
+
+    def create(self, caller: Caller, wish: NewGeneration, validate_only: bool) -> GenerationFacts:
+        """Adds one."""
+
+    def make_default(
+        self,
+        caller: Caller,
+        embedding: str,
+        min_coverage: float,
+        force: bool,
+        validate_only: bool,
+    ) -> GenerationFacts:
+        """Makes one the default, checked unless ``force``."""
+
+    def drop(
+        self, caller: Caller, embedding: str, confirm: str, validate_only: bool
+    ) -> GenerationFacts:
+        """Drops one, for good."""
+
+    def lacking(
+        self, tenant: str, agent: str, embedding: str, page_size: int, page_token: str
+    ) -> tuple[list[LackingMemory], str]:
+        """A page of memories without a vector of one, and the token of the next."""
+
+
 class AdminApi(Protocol):
     """Administration of one node, on domain types."""
+
+    @property
+    def generations(self) -> GenerationApi:
+        """Its embedding models."""
 
     def list_tenants(
         self, tenant: str, page_size: int, page_token: str

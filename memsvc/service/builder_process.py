@@ -72,6 +72,9 @@ class Builder:
         if job["job"] == "check":
             old, new = (segment_from_json(json.dumps(job[key])) for key in ("old", "new"))
             return self._check(Path(job["root"]), old, new, job["others"])
+        if job["job"] == "recall":
+            meta = segment_from_json(json.dumps(job["segment"]))
+            return _recall(Segment.open(Path(job["root"]), meta), job["generation"])
         if job["job"] == "snapshot":
             return self._snapshot(job)
         raise ValueError(f"unknown job {job['job']!r}")

@@ -151,4 +151,4 @@ class Damages:
 
     def _still_there(self, meta: SegmentMeta) -> bool:
         with self._store.read() as snapshot:
-            return any(s.name == meta.name for s in snapshot.segments(meta.partition))
+            return meta in snapshot.segments(meta.partition)

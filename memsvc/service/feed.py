@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from itertools import takewhile
 
-from memsvc.domain.log import LOG_FORMAT, Record
+from memsvc.domain.log import Record
 from memsvc.domain.replication import Standing, Verdict, judge
 from memsvc.service.acks import Acks
 from memsvc.service.api import Control
@@ -41,11 +41,18 @@ class Feed:
         with self._store.read() as snapshot:
             mine = feed.standing(snapshot)
             same = feed.agrees(snapshot, follower)
-        if log_format < LOG_FORMAT:
-            reason = f"entries have format {LOG_FORMAT}, the follower knows {log_format}"
+            needed = feed.log_format(snapshot)
+        if log_format < needed:
+            reason = f"entries have format {needed}, the follower knows {log_format}"
             return Verdict.TOO_OLD, reason, mine
         verdict, reason = judge(mine, follower, same)
         return verdict, reason, mine
+
+    @property
+    def log_format(self) -> int:
+        """The lowest format that a follower has to know."""
+        with self._store.read() as snapshot:
+            return feed.log_format(snapshot)
 
     def records(self, after: int, most_bytes: int) -> list[Record]:
         """Entries behind a position that fit ``most_bytes``; one at least when there is one.

@@ -11,7 +11,6 @@ from typing import TypeVar
 from memsvc.domain.errors import DeadlineExceeded, MemsvcError, Unavailable
 from memsvc.domain.filters import Filter
 from memsvc.domain.ids import parse_id
-from memsvc.domain.log import Action, Entry, Generation
 from memsvc.domain.types import (
     Caller,
     Degraded,
@@ -27,7 +26,8 @@ from memsvc.domain.validate import check_forget, check_write
 from memsvc.service.api import Control
 from memsvc.service.degradation import Degradation
 from memsvc.service.forgetting import ForgetDecision, forget_batches
-from memsvc.service.querying import CallSettings, Generations, Progress, QueryService
+from memsvc.service.generations import Generations
+from memsvc.service.querying import CallSettings, Progress, QueryService
 from memsvc.service.recalls import RecallBuffer
 from memsvc.service.search.plan import Plan, check_rights
 from memsvc.service.search.scope import Reader
@@ -87,7 +87,10 @@ class MemoryService(QueryService):
         with self._counted():
             control.check()
             generation = self._generations.named(request.embedding)
-            check_write(request, generation.dimension)
+            try:
+                check_write(request, generation.dimension)
+            except MemsvcError as error:
+                raise self._generations.explain(error) from None
             self._guard_changes()
             self._guard_writes()
             prepared = prepare(request, generation.number, self._clock(), self._random)
@@ -95,7 +98,7 @@ class MemoryService(QueryService):
                 request,
                 caller,
                 prepared,
-                generation.number,
+                generation,
                 self.settings.write_limits,
                 self._random,
             )
@@ -214,14 +217,3 @@ def _result(future: Future[T], control: Control) -> T:
     finally:
         # The future holds the error, whose traceback holds this frame.
         del future
-
-
-def start_generation(embedding: str, dimension: int) -> Entry:
-    """The entry that makes the first embedding generation of a store."""
-    return Entry(
-        "",
-        "",
-        Action.GENERATION,
-        actor="system",
-        generation=Generation(1, embedding, dimension, True),
-    )

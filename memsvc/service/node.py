@@ -44,14 +44,17 @@ from memsvc.service.derived import (
     search_settings,
     tail_budget,
 )
+from memsvc.service.dropped_files import DroppedFiles
 from memsvc.service.erasures import Erasures
 from memsvc.service.feed import Feed
 from memsvc.service.forced_level import keep_level, kept_level
+from memsvc.service.generation_admin import GenerationAdmin
+from memsvc.service.generations import Generations, purge_vectors, start_generation
 from memsvc.service.leading import Leading
 from memsvc.service.maintenance import Maintenance
-from memsvc.service.memory import MemoryService, start_generation
+from memsvc.service.memory import MemoryService
 from memsvc.service.metrics import Metrics, NodeReadings
-from memsvc.service.querying import Generations, Progress
+from memsvc.service.querying import Progress
 from memsvc.service.rebuild import Rebuilds
 from memsvc.service.recalls import RecallBuffer
 from memsvc.service.reserve import DiskReserve
@@ -62,7 +65,7 @@ from memsvc.service.search.registry import Views
 from memsvc.service.search.searcher import Searcher
 from memsvc.service.segment_builds import with_reloaded
 from memsvc.service.snapshots.keeping import Snapshots, snapshot_settings
-from memsvc.service.startup import check_generation, check_index
+from memsvc.service.startup import check_generation, check_index, warn_of_generation
 from memsvc.service.stored import Stored, stored
 from memsvc.store import feed
 from memsvc.store.store import Store
@@ -114,6 +117,7 @@ class Node:
         self._stopped = False
         self._displaced = False
         self._ready = True
+        self._generations_changed = False
         with ExitStack() as undo:
             self._open(settings, random, builders, follows, undo)
             self.maintenance.start()
@@ -162,7 +166,7 @@ class Node:
             entry = start_generation(settings.index.embedding, settings.index.dimension)
             self.writer.run(lambda txn: txn.append(entry))
         self.generations = Generations(self.store)
-        check_generation(settings, self.generations.default)
+        check_generation(settings, self.generations.serving)
         self.degradation = Degradation(self.metrics.moved)
         forced = kept_level(settings.storage.data_dir)
         if forced is not None:
@@ -221,6 +225,22 @@ class Node:
             confirm=self.confirm,
             own_log_wait_s=lambda: None if self.leading.follows else own_log_wait_s(settings),
         )
+        self._dropped_files = DroppedFiles(
+            self.store, self.writer, self.views, self.maintenance.builds
+        )
+        self.generation_admin = GenerationAdmin(
+            self.store,
+            self.writer,
+            self.generations,
+            self.maintenance.builds,
+            self.rebuilds,
+            self._dropped_files,
+            settings=lambda: self.settings,
+            clock=self.clock,
+            guard=self._guard_changes,
+            changing=self._changing_generations,
+            confirm=lambda: self.confirm(Control()),
+        )
         acks = Acks(ack_settings(settings))
         self.feed = Feed(self.store, self.writer, self.progress, acks, self.clock)
         self.leading = Leading(self.store, self.writer, self.feed)
@@ -244,6 +264,7 @@ class Node:
     def apply(self, settings: Settings) -> None:
         """Takes the settings that may change while running."""
         self.settings = settings
+        warn_of_generation(settings, self.generations.serving)
         self.memory.settings = call_settings(settings)
         self.searcher.settings = search_settings(settings)
         self.views.budget = tail_budget(settings)
@@ -288,11 +309,19 @@ class Node:
         return int(self.settings.lifecycle.purge_within_hours * HOUR_MS / 2)
 
     def _committed(self, position: int, seconds: float, items: int, tails: dict[int, int]) -> None:
+        if self._generations_changed:
+            # Before anybody is told of the position: what it may name is known by then.
+            self._generations_changed = False
+            self.generations.refresh()
         self.progress.reached(position)
         if items:
             self.metrics.committed(seconds, items)
         for partition, rows in tails.items():
             self.maintenance.grown(partition, rows)
+
+    def _changing_generations(self) -> None:
+        """Told inside a transaction that changes which embeddings there are."""
+        self._generations_changed = True
 
     # -- upkeep ------------------------------------------------------------------------
 
@@ -360,6 +389,7 @@ class Node:
             dirty = snapshot.dirty_since
         self.maintenance.builds.reclaim()
         self.maintenance.damages.glance()
+        self._dropped_files.tick()
         waiting = self._erasures.due(now - delay)
         for partition in waiting:
             self.maintenance.look_at(partition)
@@ -401,14 +431,20 @@ class Node:
                     or snapshot.due("replaced", replaced_before, 1)
                 ),
                 bool(snapshot.due_requests(now - DAY_MS, 1)),
+                any(
+                    snapshot.first_vectors(g.number, 1)
+                    for g in snapshot.all_generations()
+                    if g.dropped
+                ),
             )
         if self.leading.follows:
             # Expiry and truncation come with the log.
-            due = (False, False, due[2])
+            due = (False, False, due[2], False)
         steps: tuple[Callable[[WriteTxn], bool], ...] = (
             sweeper.expire,
             lambda txn: sweeper.purge(txn, expired_before, replaced_before),
             sweeper.forget_requests,
+            purge_vectors,
         )
         for wanted, step in zip(due, steps, strict=True):
             more = wanted
@@ -430,10 +466,10 @@ class Node:
         def apply(txn: WriteTxn) -> None:
             for record in records:
                 txn.follow(record.entry, record.digest)
+                if record.entry.generation is not None:
+                    self._changing_generations()
 
         self.writer.run(apply)
-        if any(record.entry.generation for record in records):
-            self.generations.refresh()
 
     def _flush_recalls(self) -> None:
         for batch in self.recalls.batches():
@@ -538,7 +574,7 @@ class Node:
         with self.store.read() as snapshot:
             return stored(
                 snapshot,
-                self.generations.default,
+                self.generations.serving,
                 settings.index.dtype,
                 settings.storage.max_bytes,
             )

@@ -7,20 +7,22 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from memsvc.domain.errors import DeadlineExceeded, StoreUnreadable
-from memsvc.domain.log import Generation
+from memsvc.domain.errors import DeadlineExceeded, MemsvcError, StoreUnreadable
 from memsvc.domain.types import Caller, Degraded, DegradedLevel, Mode, QueryAnswer, QueryRequest
 from memsvc.domain.validate import check_query
 from memsvc.service.api import Control
 from memsvc.service.degradation import REPLICA_LAGGING, STORE_UNREADABLE, Degradation
+from memsvc.service.generations import Generations
 from memsvc.service.positions import format_position, lost_position, parse_position
 from memsvc.service.recalls import RecallBuffer
 from memsvc.service.search.plan import Plan, check_rights, words_of
 from memsvc.service.search.scope import Reader
 from memsvc.service.search.searcher import Searcher, empty_answer
-from memsvc.service.writing import WriteLimits, unknown_embedding
+from memsvc.service.writing import WriteLimits
 from memsvc.store.store import Store
 
+GENERATION_REASONS = frozenset({"DIMENSION_MISMATCH", "EMBEDDING_UNKNOWN"})
+"""Reasons of refusals that depend on which embeddings there are."""
 FALLBACK_TOP_K = 20
 """What top_k is lowered to at level FALLBACK, and for reads that fell back to this node."""
 READ_FALLBACK = Degraded(DegradedLevel.FALLBACK, "READ_FALLBACK")
@@ -36,34 +38,6 @@ class CallSettings:
     max_top_k: int
     ef_search: int
     min_score: Callable[[str, str], float]
-
-
-class Generations:
-    """The embedding generations of the store, known without asking it each time."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._known: list[Generation] = []
-        self.refresh()
-
-    def refresh(self) -> None:
-        """Reads them again, after a change."""
-        with self._store.read() as snapshot:
-            self._known = snapshot.generations()
-
-    @property
-    def default(self) -> Generation:
-        """The one that is meant when no embedding is named."""
-        return next(g for g in self._known if g.is_default)
-
-    def named(self, embedding: str) -> Generation:
-        """The generation of an embedder. Raises FailedPrecondition when it is unknown."""
-        if not embedding:
-            return self.default
-        for generation in self._known:
-            if generation.embedding == embedding:
-                return generation
-        raise unknown_embedding(embedding, [g.embedding for g in self._known])
 
 
 class Progress:
@@ -139,14 +113,17 @@ class QueryService:
         empty and marked."""
         with self._counted():
             control.check()
-            plan = self._plan(caller, request)
+            plan = self._first_plan(caller, request)
             try:
                 self._await_position(request.min_position, control)
+                plan = self._settled(plan, caller, request)
                 forced = self._degradation.forced_empty(plan.mode, bool(plan.terms))
                 if forced is not None:
                     return empty_answer(plan, self._position(), forced)
                 answer = self._searcher.answer(plan, control)
             except StoreUnreadable:
+                if plan is None:
+                    raise
                 # It knows no position: whoever waits for one must not take this for it.
                 self.on_unreadable()
                 return empty_answer(plan, "", STORE_UNREADABLE)
@@ -157,11 +134,34 @@ class QueryService:
                 )
             return answer
 
+    def _first_plan(self, caller: Caller, request: QueryRequest) -> Plan | None:
+        """The plan by the embeddings there are; None when it waits for a position by which there
+        may be others: an entry on the way may add one, or make it the default."""
+        try:
+            return self._plan(caller, request)
+        except MemsvcError as error:
+            if request.min_position and error.reason in GENERATION_REASONS:
+                return None
+            raise
+
+    def _settled(self, plan: Plan | None, caller: Caller, request: QueryRequest) -> Plan:
+        """The plan once the position that was asked for is there."""
+        if plan is None or (
+            request.min_position and self._generations.named(request.embedding) != plan.generation
+        ):
+            return self._plan(caller, request)
+        return plan
+
     def _plan(self, caller: Caller, request: QueryRequest) -> Plan:
         settings, namespace = self.settings, request.namespace
         generation = self._generations.named(request.embedding)
         terms = words_of(request.text)
-        filters, mode = check_query(request, generation.dimension, settings.max_top_k, bool(terms))
+        try:
+            filters, mode = check_query(
+                request, generation.dimension, settings.max_top_k, bool(terms)
+            )
+        except MemsvcError as error:
+            raise self._generations.explain(error) from None
         if filters is not request.filters:
             request = replace(request, filters=filters)
         check_rights(caller, request)

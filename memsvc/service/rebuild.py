@@ -185,6 +185,20 @@ class Rebuilds:
             share = self._share if self._running else 0.0
             return RebuildFacts(self._plan, progress_of(self._steps.values(), share), self._survey)
 
+    def try_graph(self, meta: SegmentMeta, generation: int) -> float | None:
+        """The share of what is there that a graph finds, 0 to 1; None when it cannot be searched.
+        Waits for the builder, so not to be called while a rebuild runs. Raises BuilderFailed."""
+        found: float | None = self._builder.run(
+            {
+                "job": "recall",
+                "root": str(partition_dir(self._store.data_dir, meta.partition)),
+                "segment": json.loads(meta.to_json()),
+                "generation": generation,
+            },
+            idle=True,
+        )
+        return found
+
     def settings_changed(self) -> None:
         """The settings of graphs may be others now: tells what is built with other ones."""
         self._count_wanted = self._tell_wanted = True
@@ -338,7 +352,9 @@ class Rebuilds:
             raise
         if problem or not self._goes_on(plan):
             self._builds.discard(new)
-            if not problem:
+            with self._store.read() as snapshot:
+                known = tuple((g.number, g.dimension) for g in snapshot.generations())
+            if not problem or known != generations:
                 return None
             log.error("rebuild of segment %s: not taken: %s", old.name, problem)
             self._on_built(False)

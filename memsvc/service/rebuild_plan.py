@@ -78,24 +78,31 @@ def in_scope(snapshot: Snapshot, tenant: str, agent: str) -> Iterator[SegmentMet
         yield from snapshot.segments(partition.number)
 
 
+def wanted_graphs(snapshot: Snapshot, usual: GraphSettings) -> dict[int, GraphSettings]:
+    """What the graphs of each generation are built with, where ``usual`` is what the node says."""
+    return {g.number: g.graph(usual) for g in snapshot.generations()}
+
+
 def to_rebuild(
     store: Store, wanted: GraphSettings, tenant: str, agent: str, everything: bool
 ) -> list[SegmentMeta]:
     """Segments that a rebuild has to go through."""
     with store.read() as snapshot:
-        return [m for m in in_scope(snapshot, tenant, agent) if everything or m.outdated(wanted)]
+        graphs = wanted_graphs(snapshot, wanted)
+        return [m for m in in_scope(snapshot, tenant, agent) if everything or m.outdated(graphs)]
 
 
 def survey(store: Store, wanted: GraphSettings) -> Survey:
     """Looks through the manifest: some 20 us for each segment."""
     graphs = different = unknown = 0
     with store.read() as snapshot:
+        wanted_by = wanted_graphs(snapshot, wanted)
         for meta in snapshot.all_segments():
             files = [f for f in meta.files if f.kind == "graph"]
             graphs += bool(files)
             if any(f.graph is None for f in files):
                 unknown += 1
-            elif meta.outdated(wanted):
+            elif meta.outdated(wanted_by):
                 different += 1
     return Survey(graphs, different, unknown)
 

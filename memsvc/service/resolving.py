@@ -228,6 +228,9 @@ class Resolver:
         if item.clear_vector:
             vectors = {}
         elif item.vector is not None:
+            if content != old.content or heads.shown_summary(summary, content) != hit.summary:
+                # Those of other embeddings are of the text before; they are lacking now.
+                vectors = {}
             vectors[self._generation] = vector_bytes(item.vector)
         head = heads.build_head(
             heads.shown_summary(summary, content), hit.session, _without_state(metadata)

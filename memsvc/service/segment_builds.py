@@ -95,6 +95,7 @@ class SegmentBuilds:
                 for meta in snapshot.segments(number)
                 if meta.tier != job.tier and meta.row_lo < job.row_hi and job.row_lo < meta.row_hi
             )
+            own = [(g.number, g.graph(s.graph)) for g in snapshot.generations()]
         return BuildSpec(
             name=f"{job.row_lo:012x}-{job.row_hi:012x}-{now:x}-{next(self._given)}",
             partition=number,
@@ -105,6 +106,11 @@ class SegmentBuilds:
             dtype=s.dtype,
             m=s.m,
             ef_construction=s.ef_construction,
+            own=tuple(
+                (number, graph.dtype, graph.m, graph.ef_construction)
+                for number, graph in own
+                if graph != s.graph
+            ),
             graph_min_rows=s.graph_min_rows,
             indexed=s.indexed,
             throttle=share,
@@ -174,12 +180,17 @@ class SegmentBuilds:
         if rebuilding:
             self._writer.run(lambda _txn: None)  # a swap that has looked before is done
 
+    def _graphs(self) -> dict[int, GraphSettings]:
+        """What the graphs of each generation are built with now."""
+        with self._store.read() as snapshot:
+            return {g.number: g.graph(self.settings.graph) for g in snapshot.generations()}
+
     def is_held(self, meta: SegmentMeta) -> bool:
         """Whether a segment must not be grown: it is being replaced, or its graph is to be."""
         return (
             self._rebuilding
             or (meta.partition, meta.name) in self._replacing
-            or meta.outdated(self.settings.graph)
+            or meta.outdated(self._graphs())
         )
 
     def discard(self, meta: SegmentMeta) -> None:
@@ -204,9 +215,14 @@ class SegmentBuilds:
         those on which it ``relies`` to have the rows that it leaves out, or when one was ``grown``
         that is to be rebuilt."""
 
+        built = meta
+
         def decide(txn: WriteTxn) -> bool:
+            nonlocal meta
             if grown and self._rebuilding:
                 return False
+            # A generation may have been dropped while it was built.
+            meta = meta.with_vectors_of({g.number for g in txn.generations()})
             # The swap strikes off what the new segment is rid of; the old one is not.
             erasing = any(meta.row_lo <= e[1] < meta.row_hi for e in txn.erasures_of(number))
             if not txn.swap_segments(number, replaces, meta, relies):
@@ -235,6 +251,8 @@ class SegmentBuilds:
         # last one is gone.
         kept = self._retired_of(number)
         root = partition_dir(self._store.data_dir, number)
+        for file in set(built.files) - set(meta.files):
+            (root / meta.name / file.name).unlink(missing_ok=True)
         for name in replaces:
             if name not in kept:
                 shutil.rmtree(root / name, ignore_errors=True)

@@ -5,13 +5,16 @@ The index is tried on a scratch file, never in the log.
 
 from __future__ import annotations
 
+import logging
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from memsvc.config import Settings
 from memsvc.domain.errors import FailedPrecondition
+from memsvc.domain.generations import configured, default_of, told
 from memsvc.domain.log import Generation
 from memsvc.domain.records import RowRecord, State
 from memsvc.domain.types import Metadata
@@ -21,26 +24,52 @@ from memsvc.segments.topk import unit
 from memsvc.store import heads
 from memsvc.text.index import invert
 
+log = logging.getLogger(__name__)
+
 _ROWS = 32
 
 
-def check_generation(settings: Settings, generation: Generation) -> None:
-    """Raises FailedPrecondition when the store was made with other settings."""
-    if generation.dimension != settings.index.dimension:
+def check_generation(settings: Settings, serving: Sequence[Generation]) -> None:
+    """Raises FailedPrecondition when the configuration means an embedding that the store has not.
+
+    One that is not the default (any more) is told of, and does: a node that is started again
+    right after the default was changed must come up.
+    """
+    index = settings.index
+    if configured(serving, index.embedding, index.dimension) is not None:
+        warn_of_generation(settings, serving)
+        return
+    default = default_of(serving)
+    if not any(g.dimension == index.dimension for g in serving):
         raise FailedPrecondition(
-            f"index.dimension: the store has vectors of {generation.dimension}, the "
-            f"configuration says {settings.index.dimension}",
+            f"index.dimension: the store has vectors of {told(serving)}, the configuration says "
+            f"{index.dimension}",
             reason="DIMENSION_MISMATCH",
-            hint=f"set index.dimension to {generation.dimension}, or use another "
-            "storage.data_dir for vectors of another model",
+            hint=f"set index.dimension to {default.dimension}; for vectors of another model add "
+            "them beside these (memsvc generation create), or use another storage.data_dir",
         )
-    if settings.index.embedding and generation.embedding != settings.index.embedding:
-        raise FailedPrecondition(
-            f"index.embedding: the store has vectors of {generation.embedding!r}, the "
-            f"configuration says {settings.index.embedding!r}",
-            reason="EMBEDDING_MISMATCH",
-            hint="vectors of different models cannot be compared: set index.embedding to that "
-            "of the store, or use another storage.data_dir",
+    raise FailedPrecondition(
+        f"index.embedding: the store has vectors of {told(serving)}, the configuration says "
+        f"{index.embedding!r} with {index.dimension} numbers",
+        reason="EMBEDDING_MISMATCH",
+        hint=f"vectors of different models cannot be compared: set index.embedding to "
+        f"{default.embedding!r} and index.dimension to {default.dimension}; for vectors of another "
+        "model add them beside these (memsvc generation create)",
+    )
+
+
+def warn_of_generation(settings: Settings, serving: Sequence[Generation]) -> None:
+    """Tells when the configuration does not mean the default embedding."""
+    index, default = settings.index, default_of(serving)
+    found = configured(serving, index.embedding, index.dimension)
+    if found is None or not found.is_default:
+        log.warning(
+            "index.embedding %r and index.dimension %d of the configuration are not those of the "
+            "default embedding: set them to %r and %d",
+            index.embedding,
+            index.dimension,
+            default.embedding,
+            default.dimension,
         )
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from memsvc.domain.generations import default_of
 from memsvc.domain.log import Generation
-from memsvc.domain.types import StoreFacts
+from memsvc.domain.types import EmbeddingFacts, StoreFacts
 from memsvc.service.positions import format_position
 from memsvc.store.snapshot import Snapshot
 
@@ -20,8 +22,9 @@ class Stored:
     facts: StoreFacts
 
 
-def stored(snapshot: Snapshot, generation: Generation, dtype: str, max_bytes: int) -> Stored:
-    """Of one snapshot; ``generation`` is the default one."""
+def stored(snapshot: Snapshot, serving: Sequence[Generation], dtype: str, max_bytes: int) -> Stored:
+    """Of one snapshot; ``serving`` are the generations that calls may name."""
+    generation = default_of(serving)
     cold_segments, cold_rows, cold_bytes = snapshot.cold
     return Stored(
         snapshot.epoch,
@@ -40,5 +43,8 @@ def stored(snapshot: Snapshot, generation: Generation, dtype: str, max_bytes: in
             cold_segments=cold_segments,
             cold_rows=cold_rows,
             cold_bytes=cold_bytes,
+            embeddings=tuple(
+                EmbeddingFacts(g.embedding, g.dimension, g.is_default) for g in serving
+            ),
         ),
     )

@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 from memsvc.domain.errors import (
     Code,
-    FailedPrecondition,
     InvalidArgument,
     MemsvcError,
     ResourceExhausted,
@@ -22,7 +21,7 @@ from memsvc.domain.errors import (
 )
 from memsvc.domain.ids import new_id
 from memsvc.domain.limits import REQUEST_ID_TTL_MS
-from memsvc.domain.log import Action, Effect, Entry, Payload, RememberedRequest
+from memsvc.domain.log import Action, Effect, Entry, Generation, Payload, RememberedRequest
 from memsvc.domain.types import (
     Caller,
     LateVector,
@@ -36,6 +35,7 @@ from memsvc.domain.types import (
     WriteRequest,
     WriteResult,
 )
+from memsvc.service.generations import check_serving
 from memsvc.service.positions import format_position
 from memsvc.service.resolving import Prepared, Resolver, vector_bytes
 from memsvc.store import heads, keys
@@ -103,7 +103,7 @@ class WriteDecision:
         request: WriteRequest,
         caller: Caller,
         prepared: Batch,
-        generation: int,
+        generation: Generation,
         limits: WriteLimits,
         random: Callable[[int], bytes],
     ) -> None:
@@ -123,13 +123,14 @@ class WriteDecision:
             known = remembered(txn, key, request.fingerprint)
             if known is not None:
                 return _answer_from_json(known)
+        check_serving(txn, self._generation)
         self._admit(txn)
         prepared = self._prepared.items
         resolver = Resolver(
             txn,
             txn.partition(namespace.tenant, namespace.agent),
             self._caller,
-            self._generation,
+            self._generation.number,
             self._limits.default_ttl_ms,
             self._random,
             [p.dedup_hash for p in prepared if p is not None and p.dedup_hash],
@@ -240,16 +241,4 @@ def _answer_from_json(data: bytes) -> WriteAnswer:
         tuple(WriteResult(i, Outcome(o), Status(s), v) for i, o, s, v in raw["results"]),
         raw["position"],
         replayed=True,
-    )
-
-
-def unknown_embedding(name: str, known: list[str]) -> FailedPrecondition:
-    """The error for a vector of a model this store does not know."""
-    shown = ", ".join(repr(k) for k in known)
-    return FailedPrecondition(
-        f"embedding: {name!r} is not known here; known are {shown}",
-        reason="EMBEDDING_UNKNOWN",
-        hint="vectors of different models cannot be compared: use the store's model, or a "
-        "store of its own for the new one",
-        violations=(Violation("embedding", f"one of {shown}"),),
     )

@@ -9,17 +9,21 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from hashlib import blake2b
+from typing import Final
 
 import lmdb
 
-from memsvc.domain.log import Action, Effect, Entry
+from memsvc.domain.log import Action, Effect, Entry, Generation, VectorRange
 from memsvc.domain.records import FLAG_CURRENT, FLAG_ERASED, STATE_STRUCT, State, unpack_state
 from memsvc.domain.types import Status
 from memsvc.store import codec, keys
-from memsvc.store.env import Env
+from memsvc.store.env import STORE_FORMAT, Env
 from memsvc.store.keys import Partition
+
+FIRST_FIELDS: Final = ("number", "embedding", "dimension", "is_default")
+"""What is stored of every generation, since the first version."""
 
 
 class Applier:
@@ -66,16 +70,37 @@ class Applier:
         self.position, self.time, self.epoch = entry.position, entry.time, entry.epoch
         self._touched = True
         if entry.generation is not None:
-            self._generations = None
-            self.txn.put(
-                entry.generation.number.to_bytes(2, "big"),
-                json.dumps(asdict(entry.generation)).encode(),
-                db=self._t["generations"],
-            )
+            self._generation(entry.generation)
+        if entry.purged is not None:
+            self._purge_vectors(entry, entry.purged)
         if entry.request is not None:
             self._remember(entry)
         if entry.effects:
             self._effects(entry)
+
+    def _generation(self, generation: Generation) -> None:
+        self._generations = None
+        if generation.is_default:
+            with self.txn.cursor(self._t["generations"]) as cursor:
+                others = [Generation(**json.loads(value)) for _, value in cursor]
+            for other in others:
+                if other.is_default:
+                    self._put_generation(replace(other, is_default=False))
+        self._put_generation(generation)
+        if generation.number > 1:
+            # Earlier versions would not find their way in it.
+            self.txn.put(b"format", keys.U64.pack(STORE_FORMAT), db=self._t["meta"])
+
+    def _put_generation(self, generation: Generation) -> None:
+        # What is not said is left out: versions before it could be refuse unknown names.
+        usual = Generation(0, "", 0, False)
+        raw = {
+            name: value
+            for name, value in asdict(generation).items()
+            if name in FIRST_FIELDS or value != getattr(usual, name)
+        }
+        key = generation.number.to_bytes(2, "big")
+        self.txn.put(key, json.dumps(raw).encode(), db=self._t["generations"])
 
     def _start_epoch(self, entry: Entry) -> None:
         """Positions of epochs before that lie behind this entry were never written."""
@@ -212,11 +237,13 @@ class Applier:
             return self._replace(entry, partition, e, old)
         changed = [e.row]
         size = old.size
-        if e.action is Action.VECTOR and e.payload is not None:
-            data = e.payload.vectors[e.generation]
+        data = e.payload.vectors.get(e.generation) if e.payload is not None else None
+        # In a replay its generation may have been dropped since.
+        if e.action is Action.VECTOR and data is not None:
             key = keys.VECTOR.pack(e.generation, partition.number, e.row)
+            # In a replay it may have come with the row already (see feed.py).
+            grown = keys.accounted_vector(len(data)) - self._vector_size(key)
             self.txn.put(key, data, db=self._t["vectors"])
-            grown = keys.accounted_bytes(b"", "", {0: data}) - keys.ENTRY_OVERHEAD_BYTES
             size += grown
             self._count(partition, 0, grown)
             changed.append(e.row | e.generation << 48)
@@ -338,6 +365,38 @@ class Applier:
         self.txn.put(keys.row_key(partition.number, e.row), state.pack(), db=self._t["states"])
         self._count(partition, 0, -freed)
         return [e.row]
+
+    def _purge_vectors(self, entry: Entry, purged: VectorRange) -> None:
+        """Erases vectors of a dropped generation, of current and of replaced rows. Nobody
+        searches them any more, so views need not learn of it."""
+        partition = self.partition(entry.tenant, entry.agent)
+        assert partition is not None
+        number, freed = partition.number, 0
+        start, end = (keys.VECTOR.pack(purged.generation, number, row) for row in purged[1:])
+        found = []
+        with self.txn.cursor(self._t["vectors"]) as cursor:
+            if cursor.set_range(start):
+                for key, value in cursor:
+                    if key >= end:
+                        break
+                    found.append((key, keys.accounted_vector(len(value))))
+        for key, size in found:
+            row = keys.VECTOR.unpack(key)[2]
+            state = self._state(number, row)
+            self.txn.put(
+                keys.row_key(number, row),
+                state._replace(size=state.size - size).pack(),
+                db=self._t["states"],
+            )
+            self.txn.delete(key, db=self._t["vectors"])
+            freed += size
+        if found:
+            self._count(partition, 0, -freed)
+            self.dirty_since = self.dirty_since or entry.time
+
+    def _vector_size(self, key: bytes) -> int:
+        data = self.txn.get(key, db=self._t["vectors"])
+        return 0 if data is None else keys.accounted_vector(len(data))
 
     def _versions(self, id_bytes: bytes) -> list[tuple[bytes, bytes]]:
         found = []

@@ -14,6 +14,7 @@ from memsvc.domain.log import (
     Payload,
     Record,
     RememberedRequest,
+    VectorRange,
 )
 from memsvc.domain.types import Status
 from memsvc.replication.v1 import log_pb2 as pb
@@ -28,7 +29,7 @@ class UnknownFormat(Exception):
 def encode(entry: Entry) -> bytes:
     """Serialised LogEntry."""
     message = pb.LogEntry(
-        format=LOG_FORMAT,
+        format=entry.format,
         epoch=entry.epoch,
         position=entry.position,
         time=entry.time,
@@ -73,13 +74,19 @@ def encode(entry: Entry) -> bytes:
         message.generation.embedding = entry.generation.embedding
         message.generation.dimension = entry.generation.dimension
         message.generation.is_default = entry.generation.is_default
+        message.generation.dropped = entry.generation.dropped
+        message.generation.dtype = entry.generation.dtype
+        message.generation.m = entry.generation.m
+        message.generation.ef_construction = entry.generation.ef_construction
+    if entry.purged is not None:
+        message.purged.generation, message.purged.row_lo, message.purged.row_hi = entry.purged
     return message.SerializeToString(deterministic=True)
 
 
 def decode(data: bytes) -> Entry:
     """The entry, effects without payloads. Raises UnknownFormat."""
     message = pb.LogEntry.FromString(data)
-    if message.format != LOG_FORMAT:
+    if not 1 <= message.format <= LOG_FORMAT:
         raise UnknownFormat(f"log entry format {message.format}, this software knows {LOG_FORMAT}")
     try:
         effects = tuple(
@@ -105,13 +112,25 @@ def decode(data: bytes) -> Entry:
         action = Action(message.action)
     except ValueError as error:
         raise UnknownFormat(f"log entry {message.position}: {error}") from error
-    request = generation = None
+    request = generation = purged = None
     if message.HasField("request"):
         r = message.request
         request = RememberedRequest(r.key, r.fingerprint, r.response)
     if message.HasField("generation"):
         g = message.generation
-        generation = Generation(g.number, g.embedding, g.dimension, g.is_default)
+        generation = Generation(
+            g.number,
+            g.embedding,
+            g.dimension,
+            g.is_default,
+            g.dropped,
+            g.dtype,
+            g.m,
+            g.ef_construction,
+        )
+    if message.HasField("purged"):
+        p = message.purged
+        purged = VectorRange(p.generation, p.row_lo, p.row_hi)
     return Entry(
         tenant=message.tenant,
         agent=message.agent,
@@ -122,6 +141,7 @@ def decode(data: bytes) -> Entry:
         operation_id=message.operation_id,
         request=request,
         generation=generation,
+        purged=purged,
         epoch=message.epoch,
         position=message.position,
         time=message.time,

@@ -13,13 +13,15 @@ from typing import Final, cast
 import lmdb
 
 from memsvc.domain.errors import FailedPrecondition, StoreUnreadable
-from memsvc.store.keys import TABLES
+from memsvc.store.keys import TABLES, U64
 from memsvc.store.reader_table import ReaderTable, check_shared
 
 MAP_SIZE: Final = 1 << 40
 """1 TiB of address space everywhere: growing a map under readers returns wrong bytes."""
 MAX_READERS: Final = 1_024
-STORE_FORMAT: Final = 1
+STORE_FORMAT: Final = 2
+"""Written when a store gets a second generation; until then it has format 1, which 0.1 reads."""
+FIRST_FORMAT: Final = 1
 LOCK_BYTES: Final = MAX_READERS * 64 + 4_096
 """At least the size of LMDB's reader table."""
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -50,6 +52,18 @@ def unreadable(error: lmdb.Error) -> StoreUnreadable:
         "restore a snapshot, or make a replica the primary",
         retry_after_ms=5_000,
     )
+
+
+def check_format(path: Path, data: bytes | None) -> None:
+    """Raises FailedPrecondition unless this software knows the format that a store names."""
+    found = 0 if data is None else U64.unpack(data)[0]
+    if not FIRST_FORMAT <= found <= STORE_FORMAT:
+        raise FailedPrecondition(
+            f"the store in {path} has format {found}, this software knows {FIRST_FORMAT} to "
+            f"{STORE_FORMAT}",
+            reason="STORE_FORMAT",
+            hint="use the version of memsvc that wrote it",
+        )
 
 
 class Env:

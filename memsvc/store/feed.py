@@ -1,7 +1,10 @@
 """The log as another database gets it: entries with the payloads that are still there.
 
 An entry's payloads are stored once, with the rows. Which vectors a payload had when it was
-written is told by its hash, since a row may have got late ones afterwards.
+written is told by its hash, since a row may have got late ones afterwards. Once vectors of a
+dropped generation are erased, the hash of a payload that had one cannot be computed any more:
+then all vectors that are left go with it, and the entries of the late ones among them find them
+there already.
 """
 
 from __future__ import annotations
@@ -23,6 +26,11 @@ class PayloadMismatch(Exception):
 def standing(snapshot: Snapshot) -> Standing:
     """Where the log of a store stands."""
     return Standing(snapshot.store_id, snapshot.epoch, snapshot.position, snapshot.digest)
+
+
+def log_format(snapshot: Snapshot) -> int:
+    """The lowest format that a follower has to know for the entries there are."""
+    return max(2 if g.number > 1 else 1 for g in snapshot.all_generations())
 
 
 def agrees(snapshot: Snapshot, other: Standing) -> bool:
@@ -52,9 +60,11 @@ def _with_payload(snapshot: Snapshot, partition: int, effect: Effect) -> Effect:
     text = snapshot.text(partition, effect.row)
     if text is None:
         return effect
-    vectors = snapshot.vectors_of(partition, effect.row)
+    vectors = snapshot.stored_vectors_of(partition, effect.row)
     payload = Payload(text.head, text.content, text.salt, text.dedup_key, vectors)
     as_of = _as_of(payload, effect.payload_hash)
+    if as_of is None and any(g.dropped for g in snapshot.all_generations()):
+        as_of = payload
     if as_of is None:
         raise PayloadMismatch(f"row {effect.row} of partition {partition}")
     return effect._replace(payload=as_of)

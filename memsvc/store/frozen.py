@@ -6,9 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from memsvc.domain.errors import FailedPrecondition
-from memsvc.store import keys
-from memsvc.store.env import STORE_FORMAT, Env
+from memsvc.store.env import Env, check_format
 from memsvc.store.snapshot import Snapshot
 
 
@@ -23,14 +21,7 @@ def frozen(folder: Path) -> Iterator[Snapshot]:
     env = Env(folder, readonly=True, frozen=True)
     try:
         with env.lmdb.begin() as txn:
-            data = txn.get(b"format", db=env.tables["meta"])
-            found = 0 if data is None else keys.U64.unpack(data)[0]
-            if found != STORE_FORMAT:
-                raise FailedPrecondition(
-                    f"the store in {folder} has format {found}, this software knows {STORE_FORMAT}",
-                    reason="STORE_FORMAT",
-                    hint="use the version of memsvc that wrote it",
-                )
+            check_format(folder, txn.get(b"format", db=env.tables["meta"]))
             yield Snapshot(env, txn)
     finally:
         env.close()

@@ -178,6 +178,10 @@ def accounted_bytes(head: bytes, content: str, vectors: Mapping[int, bytes]) -> 
     size = len(head) + ENTRY_OVERHEAD_BYTES
     size += len(content) if content.isascii() else len(content.encode())
     for vector in vectors.values():
-        length = len(vector)
-        size += -(-(length + 16) // 4096) * 4096 if length > 1_900 else length
+        size += accounted_vector(len(vector))
     return size
+
+
+def accounted_vector(length: int) -> int:
+    """What a vector of so many bytes counts."""
+    return -(-(length + 16) // 4096) * 4096 if length > 1_900 else length

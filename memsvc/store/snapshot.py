@@ -19,6 +19,7 @@ from memsvc.domain.records import (
     State,
     unpack_state,
 )
+from memsvc.domain.types import Status
 from memsvc.store import codec, keys
 from memsvc.store.env import Env
 from memsvc.store.keys import Partition, Text
@@ -117,9 +118,18 @@ class Snapshot:
         return self._txn.stat(self._t[table])["entries"]
 
     def generations(self) -> list[Generation]:
-        """All embedding generations, by number."""
+        """The embedding generations that serve, by number."""
+        return [g for g in self.all_generations() if not g.dropped]
+
+    def all_generations(self) -> list[Generation]:
+        """These and those that were dropped, by number."""
         with self._txn.cursor(self._t["generations"]) as cursor:
             return [Generation(**json.loads(value)) for _, value in cursor]
+
+    def serves(self, generation: int) -> bool:
+        """Whether a generation is there and was not dropped."""
+        data = self._txn.get(generation.to_bytes(2, "big"), db=self._t["generations"])
+        return data is not None and not Generation(**json.loads(data)).dropped
 
     # -- partitions --------------------------------------------------------------------
 
@@ -226,9 +236,18 @@ class Snapshot:
         return self._txn.get(keys.VECTOR.pack(generation, partition, row), db=self._t["vectors"])
 
     def vectors_of(self, partition: int, row: int) -> dict[int, bytes]:
-        """Raw vectors of a row by generation."""
+        """Raw vectors of a row by generation, of those that serve."""
+        return self._vectors_of(self.generations(), partition, row)
+
+    def stored_vectors_of(self, partition: int, row: int) -> dict[int, bytes]:
+        """These and what is not yet erased of dropped generations."""
+        return self._vectors_of(self.all_generations(), partition, row)
+
+    def _vectors_of(
+        self, generations: Iterable[Generation], partition: int, row: int
+    ) -> dict[int, bytes]:
         found = {}
-        for generation in self.generations():
+        for generation in generations:
             data = self.vector(generation.number, partition, row)
             if data is not None:
                 found[generation.number] = data
@@ -250,6 +269,35 @@ class Snapshot:
                 if row >= hi:
                     return
                 yield row, value
+
+    def rows_with_vector(self, generation: int, partition: int, lo: int, hi: int) -> np.ndarray:
+        """Rows of [lo, hi) that have a vector in a generation: numbers, int64 (n,)."""
+        start, end = (keys.VECTOR.pack(generation, partition, row) for row in (lo, hi))
+        rows = []
+        with self._txn.cursor(self._t["vectors"]) as cursor:
+            if cursor.set_range(start):
+                # Keys alone: values of this size have pages of their own.
+                for key in cursor.iternext(values=False):
+                    if key >= end:
+                        break
+                    rows.append(int.from_bytes(key[6:], "big"))
+        return np.array(rows, np.int64)
+
+    def first_vectors(self, generation: int, most: int) -> tuple[int, list[int]] | None:
+        """The first partition with vectors in a generation, and the first rows in it that have
+        one, at most so many; None when there are none."""
+        prefix = generation.to_bytes(2, "big")
+        rows: list[int] = []
+        partition = 0
+        with self._txn.cursor(self._t["vectors"]) as cursor:
+            if cursor.set_range(prefix):
+                for key in cursor.iternext(values=False):
+                    found, number, row = keys.VECTOR.unpack(key)
+                    if found != generation or len(rows) == most or (rows and number != partition):
+                        break
+                    partition = number
+                    rows.append(row)
+        return (partition, rows) if rows else None
 
     def records(
         self,
@@ -360,6 +408,15 @@ class Snapshot:
         """Rows of [lo, hi) that are current and still have their payload: numbers, int64 (n,)."""
         rows, states = self.state_range(partition, lo, hi)
         found: np.ndarray = rows[states["flags"] & (FLAG_CURRENT | FLAG_ERASED) == FLAG_CURRENT]
+        return found
+
+    def living_rows(self, partition: int, lo: int, hi: int, now_ms: int) -> np.ndarray:
+        """Of these rows those of memories that have not expired: numbers, int64 (n,)."""
+        rows, states = self.state_range(partition, lo, hi)
+        kept = states["flags"] & (FLAG_CURRENT | FLAG_ERASED) == FLAG_CURRENT
+        over = (states["expires_at"] > 0) & (states["expires_at"] <= now_ms)
+        over &= states["status"] == Status.ACTIVE
+        found: np.ndarray = rows[kept & ~over & (states["status"] != Status.EXPIRED)]
         return found
 
     def count_current(self, partition: int, lo: int, hi: int) -> int:

@@ -11,12 +11,12 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
-from memsvc.domain.errors import FailedPrecondition
 from memsvc.store import keys
 from memsvc.store.env import (
-    STORE_FORMAT,
+    FIRST_FORMAT,
     UNREADABLE,
     Env,
+    check_format,
     directory_lock,
     no_room,
     unreadable,
@@ -84,20 +84,13 @@ class Store:
         table = self.env.tables["meta"]
         with self.env.lmdb.begin(write=True) as txn:
             if txn.get(b"format", db=table) is None:
-                txn.put(b"format", keys.U64.pack(STORE_FORMAT), db=table)
+                txn.put(b"format", keys.U64.pack(FIRST_FORMAT), db=table)
                 txn.put(b"store_id", store_id.hex().encode(), db=table)
                 txn.put(b"epoch", keys.U64.pack(1), db=table)
 
     def _check_format(self) -> None:
         with self.env.lmdb.begin() as txn:
-            data = txn.get(b"format", db=self.env.tables["meta"])
-        found = 0 if data is None else keys.U64.unpack(data)[0]
-        if found != STORE_FORMAT:
-            raise FailedPrecondition(
-                f"the store in {self.path} has format {found}, this software knows {STORE_FORMAT}",
-                reason="STORE_FORMAT",
-                hint="use the version of memsvc that wrote it",
-            )
+            check_format(self.path, txn.get(b"format", db=self.env.tables["meta"]))
 
     # -- reading and writing -----------------------------------------------------------
 

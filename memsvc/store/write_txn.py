@@ -10,7 +10,7 @@ import lmdb
 
 from memsvc.domain.errors import FailedPrecondition
 from memsvc.domain.log import Action, Entry
-from memsvc.domain.manifest import COLD, SegmentMeta
+from memsvc.domain.manifest import COLD, SegmentMeta, segment_from_json
 from memsvc.domain.records import FLAG_ERASED
 from memsvc.store import keys
 from memsvc.store.apply import Applier
@@ -160,6 +160,18 @@ class WriteTxn(Snapshot):
         self._count_segments([add] if add else [], removed)
         self._store(record)
         return True
+
+    def take_out_files(self, segment: SegmentMeta) -> None:
+        """Puts a segment's record with fewer files in place of the one there is. Its rows stay
+        as they are, and so does what is still to be erased from it."""
+        key = segment.partition.to_bytes(4, "big") + segment.name.encode()
+        data = self._txn.get(key, db=self._t["manifest"])
+        assert data is not None
+        self._txn.put(key, segment.to_json(), db=self._t["manifest"])
+        self._count_segments([segment], [segment_from_json(data)])
+        record = self._local(segment.partition)
+        record.manifest += 1
+        self._store(record)
 
     def prune_changes(self, partition: int, upto: int) -> None:
         """Drops changes up to a position; views that are older load the partition anew."""

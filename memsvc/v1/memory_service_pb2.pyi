@@ -391,7 +391,7 @@ class Update(_message.Message):
     summary: _builtins.str
     """New short form."""
     clear_vector: _builtins.bool
-    """Drops the vectors, for a text whose new vector comes later."""
+    """Drops the vectors of all embeddings, for a text whose new vector comes later."""
     ttl_ms: _builtins.int
     """New lifetime from now, in ms. 0 = for ever."""
     status: _types_pb2.Status.ValueType
@@ -402,7 +402,9 @@ class Update(_message.Message):
     """Why, for the audit. At most 256 bytes."""
     @_builtins.property
     def vector(self) -> _types_pb2.Vector:
-        """New vector in the embedding of the request."""
+        """New vector in the embedding of the request. With a new text, vectors of other embeddings
+        are dropped: they are of the text before.
+        """
 
     @_builtins.property
     def metadata(self) -> _types_pb2.Metadata:
@@ -465,7 +467,9 @@ class LateVector(_message.Message):
     """Apply only to this version, else ABORTED. Unset or 0 = any version."""
     @_builtins.property
     def vector(self) -> _types_pb2.Vector:
-        """The vector, in the embedding of the request. Replaces one that is there."""
+        """The vector, in the embedding of the request. Replaces one of that embedding; those of
+        others stay.
+        """
 
     def __init__(
         self,
@@ -702,7 +706,9 @@ class QueryRequest(_message.Message):
     min_position: _builtins.str
     """Answer from this position or a later one. Empty = whatever this node has."""
     embedding: _builtins.str
-    """Name of the model that made the vector. Empty = default embedding."""
+    """Name of the model that made the vector: only vectors of that model are searched, and one is
+    returned. Empty = the default embedding. An unknown one is FAILED_PRECONDITION.
+    """
     as_of: _builtins.int
     """Compute decay and freshness as of this time, UTC ms, and leave out memories with a
     later ts. Status and expiry are always those of now. Unset = now.
@@ -1252,6 +1258,7 @@ class StoreFacts(_message.Message):
     COLD_ROWS_FIELD_NUMBER: _builtins.int
     COLD_BYTES_FIELD_NUMBER: _builtins.int
     COLD_RESIDENT_BYTES_FIELD_NUMBER: _builtins.int
+    EMBEDDINGS_FIELD_NUMBER: _builtins.int
     memories: _builtins.int
     """Memories that are stored and not forgotten."""
     partitions: _builtins.int
@@ -1280,6 +1287,10 @@ class StoreFacts(_message.Message):
     """Bytes of their files."""
     cold_resident_bytes: _builtins.int
     """Of these, bytes in memory, of segments that are in use."""
+    @_builtins.property
+    def embeddings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Embedding]:
+        """The models that the store has vectors of; the default one is among them."""
+
     def __init__(
         self,
         *,
@@ -1297,11 +1308,42 @@ class StoreFacts(_message.Message):
         cold_rows: _builtins.int = ...,
         cold_bytes: _builtins.int = ...,
         cold_resident_bytes: _builtins.int = ...,
+        embeddings: _abc.Iterable[Global___Embedding] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "cold_bytes", b"cold_bytes", "cold_resident_bytes", b"cold_resident_bytes", "cold_rows", b"cold_rows", "cold_segments", b"cold_segments", "damaged_files", b"damaged_files", "dimension", b"dimension", "dtype", b"dtype", "embedding", b"embedding", "max_bytes", b"max_bytes", "memories", b"memories", "partitions", b"partitions", "segment_bytes", b"segment_bytes", "segments", b"segments"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "cold_bytes", b"cold_bytes", "cold_resident_bytes", b"cold_resident_bytes", "cold_rows", b"cold_rows", "cold_segments", b"cold_segments", "damaged_files", b"damaged_files", "dimension", b"dimension", "dtype", b"dtype", "embedding", b"embedding", "embeddings", b"embeddings", "max_bytes", b"max_bytes", "memories", b"memories", "partitions", b"partitions", "segment_bytes", b"segment_bytes", "segments", b"segments"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StoreFacts: _TypeAlias = StoreFacts  # noqa: Y015
+
+@_typing.final
+class Embedding(_message.Message):
+    """A model that a store has vectors of."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    DIMENSION_FIELD_NUMBER: _builtins.int
+    IS_DEFAULT_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Its name, as calls give it. Empty = unnamed; it is the default one then."""
+    dimension: _builtins.int
+    """Numbers in a vector."""
+    is_default: _builtins.bool
+    """True for the one that is meant when a call names none."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        dimension: _builtins.int = ...,
+        is_default: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dimension", b"dimension", "is_default", b"is_default", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Embedding: _TypeAlias = Embedding  # noqa: Y015

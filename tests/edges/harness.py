@@ -11,8 +11,10 @@ from typing import Any
 import grpc
 import numpy as np
 
+from memsvc.domain.generations import Coverage, GenerationFacts, LackingMemory, NewGeneration
 from memsvc.domain.hits import Hits
 from memsvc.domain.ids import format_id, parse_id
+from memsvc.domain.log import Generation
 from memsvc.domain.manifest import GraphSettings
 from memsvc.domain.rebuild import Plan, RebuildState, Step, StepState, progress_of
 from memsvc.domain.records import STATE_DTYPE
@@ -239,6 +241,10 @@ class FakeAdmin:
     def cancel_rebuild(self) -> RebuildAnswer:
         return self.rebuild()
 
+    @property
+    def generations(self) -> FakeGenerations:
+        return FakeGenerations(self.asked)
+
     def reload(self) -> tuple[list[str], list[str]]:
         return ["query.min_score"], ["server.listen"]
 
@@ -249,6 +255,53 @@ class FakeAdmin:
     def promote(self, force: bool, accept_loss: bool) -> Promoted:
         self.asked.append((force, accept_loss))
         return Promoted(3, 8, "node-1:8850", ("node-3:8850",), accept_loss)
+
+
+class FakeGenerations:
+    """Embedding models that are as they are, and what was asked of them."""
+
+    def __init__(self, asked: list[object]) -> None:
+        self.asked = asked
+
+    def facts(self) -> list[GenerationFacts]:
+        old, new = Generation(1, "old", 8, True), Generation(2, "new", 12, False)
+        gone = Generation(3, "gone", 4, False, dropped=True)
+        return [
+            GenerationFacts(old, Coverage(10, 10, 10, 10)),
+            GenerationFacts(new, Coverage(10, 4, 10, 4), eta_ms=60_000),
+            GenerationFacts(gone, erasing=True),
+            GenerationFacts(gone),
+        ]
+
+    def create(self, caller: Caller, wish: NewGeneration, validate_only: bool) -> GenerationFacts:
+        self.asked.append((caller.actor, wish, validate_only))
+        made = Generation(2, wish.embedding, wish.dimension, False, m=wish.m)
+        return GenerationFacts(made, Coverage(10, 0, 10, 0), needed_bytes=5_000)
+
+    def make_default(
+        self,
+        caller: Caller,
+        embedding: str,
+        min_coverage: float,
+        force: bool,
+        validate_only: bool,
+    ) -> GenerationFacts:
+        self.asked.append((caller.actor, embedding, min_coverage, force, validate_only))
+        return GenerationFacts(Generation(2, embedding, 12, True), Coverage(10, 10, 10, 10))
+
+    def drop(
+        self, caller: Caller, embedding: str, confirm: str, validate_only: bool
+    ) -> GenerationFacts:
+        self.asked.append((caller.actor, embedding, confirm, validate_only))
+        gone = Generation(1, embedding, 8, False, dropped=True)
+        return GenerationFacts(gone, Coverage(10, 10, 10, 10), erasing=True)
+
+    def lacking(
+        self, tenant: str, agent: str, embedding: str, page_size: int, page_token: str
+    ) -> tuple[list[LackingMemory], str]:
+        self.asked.append((tenant, agent, embedding, page_size, page_token))
+        found = LackingMemory("acme", "bot", "s", bytes(15) + b"1", 3, Status.REVIEW, "köln", "c")
+        return [found], "" if page_token else "more"
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,7 @@ def test_every_method_can_be_called_from_reflection_alone() -> None:
         }
         called = set(call_all(opened, "memsvc.v1.MemoryService"))
         assert called == {"Write", "Query", "Forget", "Health"}
-        assert len(set(call_all(opened, "memsvc.admin.v1.AdminService"))) == 12
+        assert len(set(call_all(opened, "memsvc.admin.v1.AdminService"))) == 17
 
 
 def test_open_reflection_streams_do_not_stop_the_service() -> None:

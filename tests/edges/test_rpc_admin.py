@@ -10,6 +10,8 @@ import pytest
 
 from memsvc.admin.v1 import admin_service_pb2 as admin_pb
 from memsvc.domain.errors import invalid
+from memsvc.domain.generations import NewGeneration
+from memsvc.v1 import types_pb2
 from tests.edges.harness import (
     Edge,
     FakePrincipal,
@@ -52,6 +54,52 @@ def test_administration_translates_every_call(guarded: tuple[Edge, Client]) -> N
     taken = admin.TakeSnapshot(admin_pb.TakeSnapshotRequest(), metadata=token)
     assert (taken.path, taken.position, taken.epoch) == ("/snapshots/one", 7, 2)
     assert edge.admin.asked[2][0] == "root"
+
+
+def test_embedding_models_are_translated(guarded: tuple[Edge, Client]) -> None:
+    edge, client = guarded
+    admin, token, state = client.admin, auth(), admin_pb.Generation
+    listed = admin.ListGenerations(admin_pb.ListGenerationsRequest(), metadata=token).generations
+    assert [g.state for g in listed] == [
+        state.STATE_SERVING,
+        state.STATE_SERVING,
+        state.STATE_ERASING,
+        state.STATE_DROPPED,
+    ]
+    assert (listed[1].embedding, listed[1].dimension, listed[1].is_default) == ("new", 12, False)
+    assert (listed[1].memories, listed[1].vectors, listed[1].eta_ms) == (10, 4, 60_000)
+    assert listed[1].coverage == 0.4
+    made = admin.CreateGeneration(
+        admin_pb.CreateGenerationRequest(
+            embedding="new", dimension=12, current="old", dtype="f16", m=8, ef_construction=90
+        ),
+        metadata=token,
+    ).generation
+    assert (made.number, made.needed_bytes, made.m) == (2, 5_000, 8)
+    request = admin_pb.SetDefaultGenerationRequest(embedding="new", force=True)
+    assert admin.SetDefaultGeneration(request, metadata=token).generation.is_default
+    # 0 is a share that is given; what is not given is the usual one.
+    request = admin_pb.SetDefaultGenerationRequest(embedding="new", min_coverage=0)
+    admin.SetDefaultGeneration(request, metadata=token)
+    request = admin_pb.DropGenerationRequest(embedding="old", confirm="old")
+    assert admin.DropGeneration(request, metadata=token).generation.state == state.STATE_ERASING
+    page = admin.ListLacking(
+        admin_pb.ListLackingRequest(embedding="new", tenant="acme", page_size=5), metadata=token
+    )
+    (memory,) = page.memories
+    assert (memory.namespace.session, memory.version, memory.summary) == ("s", 3, "köln")
+    assert (memory.status, page.next_page_token) == (types_pb2.STATUS_REVIEW, "more")
+    assert edge.admin.asked == [
+        ("root", NewGeneration("new", 12, "old", "f16", 8, 90), False),
+        ("root", "new", 0.99, True, False),
+        ("root", "new", 0.0, False, False),
+        ("root", "old", "old", False),
+        ("acme", "", "new", 5, ""),
+    ]
+    for name, most in (("embedding", 128), ("page_token", 1_024)):
+        request = admin_pb.ListLackingRequest(**{name: "x" * (most + 1)})
+        refused = lambda asked=request: admin.ListLacking(asked, metadata=token)  # noqa: E731
+        assert code(refused) is grpc.StatusCode.INVALID_ARGUMENT
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def _rows(snapshot: Snapshot, number: int, end: int) -> tuple[int, int, int]:
     for row, packed in zip(rows.tolist(), snapshot.packed_states(number, rows), strict=True):
         assert packed is not None
         state = unpack_state(packed)
-        text, vectors = snapshot.text(number, row), snapshot.vectors_of(number, row)
+        text, vectors = snapshot.text(number, row), snapshot.stored_vectors_of(number, row)
         assert (text is None) is bool(state.flags & FLAG_ERASED), f"row {row}: text and flags"
         if text is None:
             assert not vectors and state.size == 0, f"row {row} is erased, something is left"

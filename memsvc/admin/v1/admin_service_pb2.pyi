@@ -718,6 +718,444 @@ class RebuildFailure(_message.Message):
 Global___RebuildFailure: _TypeAlias = RebuildFailure  # noqa: Y015
 
 @_typing.final
+class Generation(_message.Message):
+    """The vectors of one embedding model."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    class _State:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _StateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[Generation._State.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        STATE_UNSPECIFIED: Generation._State.ValueType  # 0
+        """Never sent."""
+        STATE_SERVING: Generation._State.ValueType  # 1
+        """It is written to and searched."""
+        STATE_ERASING: Generation._State.ValueType  # 2
+        """It was dropped, and is being erased from records and files."""
+        STATE_DROPPED: Generation._State.ValueType  # 3
+        """It was dropped, and nothing of it is left but in free pages of the database, until that is
+        compacted (lifecycle.purge_within_hours).
+        """
+
+    class State(_State, metaclass=_StateEnumTypeWrapper):
+        """What becomes of a generation."""
+
+    STATE_UNSPECIFIED: Generation.State.ValueType  # 0
+    """Never sent."""
+    STATE_SERVING: Generation.State.ValueType  # 1
+    """It is written to and searched."""
+    STATE_ERASING: Generation.State.ValueType  # 2
+    """It was dropped, and is being erased from records and files."""
+    STATE_DROPPED: Generation.State.ValueType  # 3
+    """It was dropped, and nothing of it is left but in free pages of the database, until that is
+    compacted (lifecycle.purge_within_hours).
+    """
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    EMBEDDING_FIELD_NUMBER: _builtins.int
+    DIMENSION_FIELD_NUMBER: _builtins.int
+    IS_DEFAULT_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    MEMORIES_FIELD_NUMBER: _builtins.int
+    VECTORS_FIELD_NUMBER: _builtins.int
+    COVERAGE_FIELD_NUMBER: _builtins.int
+    ETA_MS_FIELD_NUMBER: _builtins.int
+    NEEDED_BYTES_FIELD_NUMBER: _builtins.int
+    DTYPE_FIELD_NUMBER: _builtins.int
+    M_FIELD_NUMBER: _builtins.int
+    EF_CONSTRUCTION_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """From 1, in the order in which they were made. Never given again."""
+    embedding: _builtins.str
+    """Name of the model. Empty = unnamed."""
+    dimension: _builtins.int
+    """Numbers in a vector."""
+    is_default: _builtins.bool
+    """True for the one that is meant when a call names none."""
+    state: Global___Generation.State.ValueType
+    """What became of it."""
+    memories: _builtins.int
+    """Memories that a query may find by their text."""
+    vectors: _builtins.int
+    """Of these, with a vector of this model."""
+    coverage: _builtins.float
+    """Share of the memories with a vector of the default model that have one of this too, 0 to 1."""
+    eta_ms: _builtins.int
+    """About when every memory will have a vector, in ms from now, by the speed since earlier
+    calls. 0 = it cannot be told, or they have.
+    """
+    needed_bytes: _builtins.int
+    """About how many bytes of disk it takes once it is filled. Only told when it is created."""
+    dtype: _builtins.str
+    """Number format of its graphs. Empty = as index.dtype says."""
+    m: _builtins.int
+    """Links of a row in its graphs. 0 = as index.m says."""
+    ef_construction: _builtins.int
+    """Candidates looked at when a row is linked. 0 = as index.ef_construction says."""
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        embedding: _builtins.str = ...,
+        dimension: _builtins.int = ...,
+        is_default: _builtins.bool = ...,
+        state: Global___Generation.State.ValueType = ...,
+        memories: _builtins.int = ...,
+        vectors: _builtins.int = ...,
+        coverage: _builtins.float = ...,
+        eta_ms: _builtins.int = ...,
+        needed_bytes: _builtins.int = ...,
+        dtype: _builtins.str = ...,
+        m: _builtins.int = ...,
+        ef_construction: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["coverage", b"coverage", "dimension", b"dimension", "dtype", b"dtype", "ef_construction", b"ef_construction", "embedding", b"embedding", "eta_ms", b"eta_ms", "is_default", b"is_default", "m", b"m", "memories", b"memories", "needed_bytes", b"needed_bytes", "number", b"number", "state", b"state", "vectors", b"vectors"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Generation: _TypeAlias = Generation  # noqa: Y015
+
+@_typing.final
+class CreateGenerationRequest(_message.Message):
+    """Which model to add."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EMBEDDING_FIELD_NUMBER: _builtins.int
+    DIMENSION_FIELD_NUMBER: _builtins.int
+    CURRENT_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    DTYPE_FIELD_NUMBER: _builtins.int
+    M_FIELD_NUMBER: _builtins.int
+    EF_CONSTRUCTION_FIELD_NUMBER: _builtins.int
+    embedding: _builtins.str
+    """Its name, at most 128 bytes, by which calls name it."""
+    dimension: _builtins.int
+    """Numbers in a vector, 1 to 8,192."""
+    current: _builtins.str
+    """A name for the present default model. Required when it has none."""
+    validate_only: _builtins.bool
+    """Only tell whether it could be, and how much room it takes."""
+    dtype: _builtins.str
+    """Number format of its graphs: f32, bf16, f16 or i8. Empty = as index.dtype says, at any time."""
+    m: _builtins.int
+    """Links of a row in its graphs, 2 to 128. 0 = as index.m says."""
+    ef_construction: _builtins.int
+    """Candidates looked at when a row is linked, 8 to 4,096. 0 = as index.ef_construction says."""
+    def __init__(
+        self,
+        *,
+        embedding: _builtins.str = ...,
+        dimension: _builtins.int = ...,
+        current: _builtins.str = ...,
+        validate_only: _builtins.bool = ...,
+        dtype: _builtins.str = ...,
+        m: _builtins.int = ...,
+        ef_construction: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["current", b"current", "dimension", b"dimension", "dtype", b"dtype", "ef_construction", b"ef_construction", "embedding", b"embedding", "m", b"m", "validate_only", b"validate_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CreateGenerationRequest: _TypeAlias = CreateGenerationRequest  # noqa: Y015
+
+@_typing.final
+class CreateGenerationResponse(_message.Message):
+    """What was added."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GENERATION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def generation(self) -> Global___Generation:
+        """Without vectors yet."""
+
+    def __init__(
+        self,
+        *,
+        generation: Global___Generation | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CreateGenerationResponse: _TypeAlias = CreateGenerationResponse  # noqa: Y015
+
+@_typing.final
+class ListGenerationsRequest(_message.Message):
+    """Nothing to say."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListGenerationsRequest: _TypeAlias = ListGenerationsRequest  # noqa: Y015
+
+@_typing.final
+class ListGenerationsResponse(_message.Message):
+    """The models."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GENERATIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def generations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Generation]:
+        """By number; also those that were dropped."""
+
+    def __init__(
+        self,
+        *,
+        generations: _abc.Iterable[Global___Generation] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generations", b"generations"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListGenerationsResponse: _TypeAlias = ListGenerationsResponse  # noqa: Y015
+
+@_typing.final
+class SetDefaultGenerationRequest(_message.Message):
+    """Which model to make the default."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EMBEDDING_FIELD_NUMBER: _builtins.int
+    MIN_COVERAGE_FIELD_NUMBER: _builtins.int
+    FORCE_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    embedding: _builtins.str
+    """Its name."""
+    min_coverage: _builtins.float
+    """Least coverage, 0 to 1. Unset = 0.99."""
+    force: _builtins.bool
+    """Also with less coverage, segments still to be built, or graphs that find too little."""
+    validate_only: _builtins.bool
+    """Only check."""
+    def __init__(
+        self,
+        *,
+        embedding: _builtins.str = ...,
+        min_coverage: _builtins.float | None = ...,
+        force: _builtins.bool = ...,
+        validate_only: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_min_coverage", b"_min_coverage", "min_coverage", b"min_coverage"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_min_coverage", b"_min_coverage", "embedding", b"embedding", "force", b"force", "min_coverage", b"min_coverage", "validate_only", b"validate_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__min_coverage: _TypeAlias = _typing.Literal["min_coverage"]  # noqa: Y015
+    _WhichOneofArgType__min_coverage: _TypeAlias = _typing.Literal["_min_coverage", b"_min_coverage"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__min_coverage) -> _WhichOneofReturnType__min_coverage | None: ...
+
+Global___SetDefaultGenerationRequest: _TypeAlias = SetDefaultGenerationRequest  # noqa: Y015
+
+@_typing.final
+class SetDefaultGenerationResponse(_message.Message):
+    """The default."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GENERATION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def generation(self) -> Global___Generation:
+        """As it is now."""
+
+    def __init__(
+        self,
+        *,
+        generation: Global___Generation | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetDefaultGenerationResponse: _TypeAlias = SetDefaultGenerationResponse  # noqa: Y015
+
+@_typing.final
+class DropGenerationRequest(_message.Message):
+    """Which model to drop."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EMBEDDING_FIELD_NUMBER: _builtins.int
+    CONFIRM_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    embedding: _builtins.str
+    """Its name. Not the default one."""
+    confirm: _builtins.str
+    """Must repeat it, so that nothing is dropped by mistake."""
+    validate_only: _builtins.bool
+    """Only tell what would be dropped."""
+    def __init__(
+        self,
+        *,
+        embedding: _builtins.str = ...,
+        confirm: _builtins.str = ...,
+        validate_only: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["confirm", b"confirm", "embedding", b"embedding", "validate_only", b"validate_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DropGenerationRequest: _TypeAlias = DropGenerationRequest  # noqa: Y015
+
+@_typing.final
+class DropGenerationResponse(_message.Message):
+    """What was dropped."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GENERATION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def generation(self) -> Global___Generation:
+        """With the counts of before."""
+
+    def __init__(
+        self,
+        *,
+        generation: Global___Generation | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DropGenerationResponse: _TypeAlias = DropGenerationResponse  # noqa: Y015
+
+@_typing.final
+class ListLackingRequest(_message.Message):
+    """Which memories to list."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EMBEDDING_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    AGENT_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    embedding: _builtins.str
+    """Name of the model that they have no vector of. Empty = the default one."""
+    tenant: _builtins.str
+    """Only this tenant. Empty = all, for which the right to the whole node is needed."""
+    agent: _builtins.str
+    """Only this agent of the tenant. Empty = all."""
+    page_size: _builtins.int
+    """Most memories, 1 to 1,000. 0 = 200. A page also ends at about 1 MB of text."""
+    page_token: _builtins.str
+    """Where an earlier answer ended. It stays good for as long as the store lives."""
+    def __init__(
+        self,
+        *,
+        embedding: _builtins.str = ...,
+        tenant: _builtins.str = ...,
+        agent: _builtins.str = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "embedding", b"embedding", "page_size", b"page_size", "page_token", b"page_token", "tenant", b"tenant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListLackingRequest: _TypeAlias = ListLackingRequest  # noqa: Y015
+
+@_typing.final
+class LackingMemory(_message.Message):
+    """A memory without a vector of the model."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    ID_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    STATUS_FIELD_NUMBER: _builtins.int
+    SUMMARY_FIELD_NUMBER: _builtins.int
+    CONTENT_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    """Its id, for a late vector."""
+    version: _builtins.int
+    """Its version, for if_version: the vector is refused when the text has changed meanwhile."""
+    status: _types_pb2.Status.ValueType
+    """Its status. A vector for one that is not ACTIVE needs the review right."""
+    summary: _builtins.str
+    """Short form."""
+    content: _builtins.str
+    """Full text."""
+    @_builtins.property
+    def namespace(self) -> _types_pb2.Namespace:
+        """Whose it is."""
+
+    def __init__(
+        self,
+        *,
+        namespace: _types_pb2.Namespace | None = ...,
+        id: _builtins.str = ...,
+        version: _builtins.int = ...,
+        status: _types_pb2.Status.ValueType = ...,
+        summary: _builtins.str = ...,
+        content: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["namespace", b"namespace"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "id", b"id", "namespace", b"namespace", "status", b"status", "summary", b"summary", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LackingMemory: _TypeAlias = LackingMemory  # noqa: Y015
+
+@_typing.final
+class ListLackingResponse(_message.Message):
+    """One page. It may be empty although others follow."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MEMORIES_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Empty = the end."""
+    @_builtins.property
+    def memories(self) -> _containers.RepeatedCompositeFieldContainer[Global___LackingMemory]:
+        """In order of tenant, agent, age of the text."""
+
+    def __init__(
+        self,
+        *,
+        memories: _abc.Iterable[Global___LackingMemory] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["memories", b"memories", "next_page_token", b"next_page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListLackingResponse: _TypeAlias = ListLackingResponse  # noqa: Y015
+
+@_typing.final
 class ReloadRequest(_message.Message):
     """Nothing to say."""
 

@@ -80,6 +80,31 @@ class AdminServiceStub:
                 request_serializer=memsvc_dot_admin_dot_v1_dot_admin__service__pb2.CancelRebuildRequest.SerializeToString,
                 response_deserializer=memsvc_dot_admin_dot_v1_dot_admin__service__pb2.CancelRebuildResponse.FromString,
                 _registered_method=True)
+        self.CreateGeneration = channel.unary_unary(
+                '/memsvc.admin.v1.AdminService/CreateGeneration',
+                request_serializer=memsvc_dot_admin_dot_v1_dot_admin__service__pb2.CreateGenerationRequest.SerializeToString,
+                response_deserializer=memsvc_dot_admin_dot_v1_dot_admin__service__pb2.CreateGenerationResponse.FromString,
+                _registered_method=True)
+        self.ListGenerations = channel.unary_unary(
+                '/memsvc.admin.v1.AdminService/ListGenerations',
+                request_serializer=memsvc_dot_admin_dot_v1_dot_admin__service__pb2.ListGenerationsRequest.SerializeToString,
+                response_deserializer=memsvc_dot_admin_dot_v1_dot_admin__service__pb2.ListGenerationsResponse.FromString,
+                _registered_method=True)
+        self.SetDefaultGeneration = channel.unary_unary(
+                '/memsvc.admin.v1.AdminService/SetDefaultGeneration',
+                request_serializer=memsvc_dot_admin_dot_v1_dot_admin__service__pb2.SetDefaultGenerationRequest.SerializeToString,
+                response_deserializer=memsvc_dot_admin_dot_v1_dot_admin__service__pb2.SetDefaultGenerationResponse.FromString,
+                _registered_method=True)
+        self.DropGeneration = channel.unary_unary(
+                '/memsvc.admin.v1.AdminService/DropGeneration',
+                request_serializer=memsvc_dot_admin_dot_v1_dot_admin__service__pb2.DropGenerationRequest.SerializeToString,
+                response_deserializer=memsvc_dot_admin_dot_v1_dot_admin__service__pb2.DropGenerationResponse.FromString,
+                _registered_method=True)
+        self.ListLacking = channel.unary_unary(
+                '/memsvc.admin.v1.AdminService/ListLacking',
+                request_serializer=memsvc_dot_admin_dot_v1_dot_admin__service__pb2.ListLackingRequest.SerializeToString,
+                response_deserializer=memsvc_dot_admin_dot_v1_dot_admin__service__pb2.ListLackingResponse.FromString,
+                _registered_method=True)
         self.Reload = channel.unary_unary(
                 '/memsvc.admin.v1.AdminService/Reload',
                 request_serializer=memsvc_dot_admin_dot_v1_dot_admin__service__pb2.ReloadRequest.SerializeToString,
@@ -165,6 +190,42 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CreateGeneration(self, request, context):
+        """Adds an embedding model, whose vectors are kept beside those there are.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListGenerations(self, request, context):
+        """Lists the embedding models, and how far each is filled with vectors. Counts every memory,
+        which takes some seconds a million.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetDefaultGeneration(self, request, context):
+        """Makes a model the default: the one that is meant when a call names none.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DropGeneration(self, request, context):
+        """Drops a model with all its vectors, for good.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListLacking(self, request, context):
+        """Lists memories without a vector of a model, with their texts.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Reload(self, request, context):
         """Reads the configuration and the tokens file again.
         """
@@ -235,6 +296,31 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.CancelRebuild,
                     request_deserializer=memsvc_dot_admin_dot_v1_dot_admin__service__pb2.CancelRebuildRequest.FromString,
                     response_serializer=memsvc_dot_admin_dot_v1_dot_admin__service__pb2.CancelRebuildResponse.SerializeToString,
+            ),
+            'CreateGeneration': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateGeneration,
+                    request_deserializer=memsvc_dot_admin_dot_v1_dot_admin__service__pb2.CreateGenerationRequest.FromString,
+                    response_serializer=memsvc_dot_admin_dot_v1_dot_admin__service__pb2.CreateGenerationResponse.SerializeToString,
+            ),
+            'ListGenerations': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListGenerations,
+                    request_deserializer=memsvc_dot_admin_dot_v1_dot_admin__service__pb2.ListGenerationsRequest.FromString,
+                    response_serializer=memsvc_dot_admin_dot_v1_dot_admin__service__pb2.ListGenerationsResponse.SerializeToString,
+            ),
+            'SetDefaultGeneration': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetDefaultGeneration,
+                    request_deserializer=memsvc_dot_admin_dot_v1_dot_admin__service__pb2.SetDefaultGenerationRequest.FromString,
+                    response_serializer=memsvc_dot_admin_dot_v1_dot_admin__service__pb2.SetDefaultGenerationResponse.SerializeToString,
+            ),
+            'DropGeneration': grpc.unary_unary_rpc_method_handler(
+                    servicer.DropGeneration,
+                    request_deserializer=memsvc_dot_admin_dot_v1_dot_admin__service__pb2.DropGenerationRequest.FromString,
+                    response_serializer=memsvc_dot_admin_dot_v1_dot_admin__service__pb2.DropGenerationResponse.SerializeToString,
+            ),
+            'ListLacking': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListLacking,
+                    request_deserializer=memsvc_dot_admin_dot_v1_dot_admin__service__pb2.ListLackingRequest.FromString,
+                    response_serializer=memsvc_dot_admin_dot_v1_dot_admin__service__pb2.ListLackingResponse.SerializeToString,
             ),
             'Reload': grpc.unary_unary_rpc_method_handler(
                     servicer.Reload,
@@ -496,6 +582,141 @@ class AdminService:
             '/memsvc.admin.v1.AdminService/CancelRebuild',
             memsvc_dot_admin_dot_v1_dot_admin__service__pb2.CancelRebuildRequest.SerializeToString,
             memsvc_dot_admin_dot_v1_dot_admin__service__pb2.CancelRebuildResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateGeneration(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/memsvc.admin.v1.AdminService/CreateGeneration',
+            memsvc_dot_admin_dot_v1_dot_admin__service__pb2.CreateGenerationRequest.SerializeToString,
+            memsvc_dot_admin_dot_v1_dot_admin__service__pb2.CreateGenerationResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListGenerations(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/memsvc.admin.v1.AdminService/ListGenerations',
+            memsvc_dot_admin_dot_v1_dot_admin__service__pb2.ListGenerationsRequest.SerializeToString,
+            memsvc_dot_admin_dot_v1_dot_admin__service__pb2.ListGenerationsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetDefaultGeneration(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/memsvc.admin.v1.AdminService/SetDefaultGeneration',
+            memsvc_dot_admin_dot_v1_dot_admin__service__pb2.SetDefaultGenerationRequest.SerializeToString,
+            memsvc_dot_admin_dot_v1_dot_admin__service__pb2.SetDefaultGenerationResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DropGeneration(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/memsvc.admin.v1.AdminService/DropGeneration',
+            memsvc_dot_admin_dot_v1_dot_admin__service__pb2.DropGenerationRequest.SerializeToString,
+            memsvc_dot_admin_dot_v1_dot_admin__service__pb2.DropGenerationResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListLacking(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/memsvc.admin.v1.AdminService/ListLacking',
+            memsvc_dot_admin_dot_v1_dot_admin__service__pb2.ListLackingRequest.SerializeToString,
+            memsvc_dot_admin_dot_v1_dot_admin__service__pb2.ListLackingResponse.FromString,
             options,
             channel_credentials,
             insecure,

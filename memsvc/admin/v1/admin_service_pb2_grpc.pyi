@@ -53,6 +53,18 @@ class AdminServiceStub:
     """Tells how far the rebuild is that runs, or how the last one ended."""
     CancelRebuild: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.CancelRebuildRequest, _admin_service_pb2.CancelRebuildResponse]
     """Ends the rebuild that runs; what was replaced stays so."""
+    CreateGeneration: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.CreateGenerationRequest, _admin_service_pb2.CreateGenerationResponse]
+    """Adds an embedding model, whose vectors are kept beside those there are."""
+    ListGenerations: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.ListGenerationsRequest, _admin_service_pb2.ListGenerationsResponse]
+    """Lists the embedding models, and how far each is filled with vectors. Counts every memory,
+    which takes some seconds a million.
+    """
+    SetDefaultGeneration: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.SetDefaultGenerationRequest, _admin_service_pb2.SetDefaultGenerationResponse]
+    """Makes a model the default: the one that is meant when a call names none."""
+    DropGeneration: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.DropGenerationRequest, _admin_service_pb2.DropGenerationResponse]
+    """Drops a model with all its vectors, for good."""
+    ListLacking: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.ListLackingRequest, _admin_service_pb2.ListLackingResponse]
+    """Lists memories without a vector of a model, with their texts."""
     Reload: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.ReloadRequest, _admin_service_pb2.ReloadResponse]
     """Reads the configuration and the tokens file again."""
     TakeSnapshot: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.TakeSnapshotRequest, _admin_service_pb2.TakeSnapshotResponse]
@@ -88,6 +100,18 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Tells how far the rebuild is that runs, or how the last one ended."""
     CancelRebuild: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.CancelRebuildRequest, _admin_service_pb2.CancelRebuildResponse]  # type: ignore[assignment]
     """Ends the rebuild that runs; what was replaced stays so."""
+    CreateGeneration: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.CreateGenerationRequest, _admin_service_pb2.CreateGenerationResponse]  # type: ignore[assignment]
+    """Adds an embedding model, whose vectors are kept beside those there are."""
+    ListGenerations: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.ListGenerationsRequest, _admin_service_pb2.ListGenerationsResponse]  # type: ignore[assignment]
+    """Lists the embedding models, and how far each is filled with vectors. Counts every memory,
+    which takes some seconds a million.
+    """
+    SetDefaultGeneration: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.SetDefaultGenerationRequest, _admin_service_pb2.SetDefaultGenerationResponse]  # type: ignore[assignment]
+    """Makes a model the default: the one that is meant when a call names none."""
+    DropGeneration: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.DropGenerationRequest, _admin_service_pb2.DropGenerationResponse]  # type: ignore[assignment]
+    """Drops a model with all its vectors, for good."""
+    ListLacking: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.ListLackingRequest, _admin_service_pb2.ListLackingResponse]  # type: ignore[assignment]
+    """Lists memories without a vector of a model, with their texts."""
     Reload: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.ReloadRequest, _admin_service_pb2.ReloadResponse]  # type: ignore[assignment]
     """Reads the configuration and the tokens file again."""
     TakeSnapshot: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.TakeSnapshotRequest, _admin_service_pb2.TakeSnapshotResponse]  # type: ignore[assignment]
@@ -174,6 +198,48 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_service_pb2.CancelRebuildResponse, _abc.Awaitable[_admin_service_pb2.CancelRebuildResponse]]:
         """Ends the rebuild that runs; what was replaced stays so."""
+
+    @_abc_1.abstractmethod
+    def CreateGeneration(
+        self,
+        request: _admin_service_pb2.CreateGenerationRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_service_pb2.CreateGenerationResponse, _abc.Awaitable[_admin_service_pb2.CreateGenerationResponse]]:
+        """Adds an embedding model, whose vectors are kept beside those there are."""
+
+    @_abc_1.abstractmethod
+    def ListGenerations(
+        self,
+        request: _admin_service_pb2.ListGenerationsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_service_pb2.ListGenerationsResponse, _abc.Awaitable[_admin_service_pb2.ListGenerationsResponse]]:
+        """Lists the embedding models, and how far each is filled with vectors. Counts every memory,
+        which takes some seconds a million.
+        """
+
+    @_abc_1.abstractmethod
+    def SetDefaultGeneration(
+        self,
+        request: _admin_service_pb2.SetDefaultGenerationRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_service_pb2.SetDefaultGenerationResponse, _abc.Awaitable[_admin_service_pb2.SetDefaultGenerationResponse]]:
+        """Makes a model the default: the one that is meant when a call names none."""
+
+    @_abc_1.abstractmethod
+    def DropGeneration(
+        self,
+        request: _admin_service_pb2.DropGenerationRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_service_pb2.DropGenerationResponse, _abc.Awaitable[_admin_service_pb2.DropGenerationResponse]]:
+        """Drops a model with all its vectors, for good."""
+
+    @_abc_1.abstractmethod
+    def ListLacking(
+        self,
+        request: _admin_service_pb2.ListLackingRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_service_pb2.ListLackingResponse, _abc.Awaitable[_admin_service_pb2.ListLackingResponse]]:
+        """Lists memories without a vector of a model, with their texts."""
 
     @_abc_1.abstractmethod
     def Reload(

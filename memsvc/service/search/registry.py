@@ -218,7 +218,8 @@ class Views:
 
     def _still_there(self, meta: SegmentMeta) -> bool:
         with self.store.read() as snapshot:
-            return any(s.name == meta.name for s in snapshot.segments(meta.partition))
+            # As it is: the files of a dropped generation are taken out of a segment.
+            return meta in snapshot.segments(meta.partition)
 
     def _account(self, number: int, holder: PartitionHolder) -> None:
         size, files = holder.nbytes, holder.descriptors

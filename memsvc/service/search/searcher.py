@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Final
 
+from memsvc.domain.generations import unknown_embedding
 from memsvc.domain.hits import NO_HITS
 from memsvc.domain.types import Degraded, DegradedLevel, Mode, QueryAnswer
 from memsvc.service.api import Control
@@ -83,6 +84,9 @@ class Searcher:
         namespace = plan.request.namespace
         with self._views.read(namespace.tenant, namespace.agent) as (snapshot, view):
             position = format_position(snapshot.store_id, snapshot.epoch, snapshot.position)
+            if plan.request.vectors and not snapshot.serves(plan.generation.number):
+                # Dropped since the plan was made.
+                raise unknown_embedding(plan.generation.embedding, snapshot.generations())
             if snapshot.time > plan.reader.now:
                 # This clock is behind the one that wrote; expiry goes by the later.
                 plan = replace(plan, reader=replace(plan.reader, now=snapshot.time))

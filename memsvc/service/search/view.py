@@ -99,9 +99,11 @@ class PartitionHolder:
         there is, and lets go of those that were opened before and not used. Raises
         FilesUnavailable."""
         with self._lock:
-            missing = [meta for meta in metas if meta.name not in self._sealed]
+            missing = [meta for meta in metas if self._known(meta) is None]
             ready = self._ready
-        opened = {meta.name: ready.get(meta.name) or self._open(meta) for meta in missing}
+        opened = {
+            meta.name: _same(ready.get(meta.name), meta) or self._open(meta) for meta in missing
+        }
         with self._lock:
             self._ready = opened
 
@@ -160,7 +162,8 @@ class PartitionHolder:
         generations = {g.number: g.dimension for g in snapshot.generations()}
         seen = view.partition if view else None
         if generations != self._generations:
-            self._generations, self._sealed, self._view, seen = generations, {}, None, None
+            # The tail is read anew, for the vectors of all; files that are open stay open.
+            self._generations, self._view, seen = generations, None, None
         if seen is not None and seen.position < partition.pruned:
             seen = None
         if seen is None or seen.manifest != partition.manifest:
@@ -180,9 +183,9 @@ class PartitionHolder:
         metas = snapshot.segments(self._number)
         # Before anything is changed: opening may find that the snapshot is too old.
         opened = {
-            meta.name: self._opened(snapshot, meta, self._sealed.get(meta.name))
+            meta.name: self._opened(snapshot, meta, self._known(meta))
             for meta in metas
-            if seen is None or meta.name not in self._sealed
+            if seen is None or self._known(meta) is None
         }
         kept: dict[str, _Sealed] = {}
         for meta in metas:
@@ -228,7 +231,7 @@ class PartitionHolder:
     def _opened(self, snapshot: Snapshot, meta: SegmentMeta, known: _Sealed | None) -> _Sealed:
         segment = known.part.segment if known is not None else None
         if segment is None:
-            segment = self._ready.pop(meta.name, None) or self._open(meta)
+            segment = _same(self._ready.pop(meta.name, None), meta) or self._open(meta)
             if segment.damaged and not self._still_there(meta):
                 # Replaced since the snapshot was taken, and its files with it.
                 raise StaleSnapshot
@@ -244,6 +247,11 @@ class PartitionHolder:
             states = snapshot.raw_states(self._number, rows.tolist())
         part = Part(meta.name, rows, from_states(states), {}, segment, None)
         return _Sealed(meta, part, {})
+
+    def _known(self, meta: SegmentMeta) -> _Sealed | None:
+        """The open segment, unless files were taken out of it since it was opened."""
+        sealed = self._sealed.get(meta.name)
+        return sealed if sealed is not None and sealed.meta == meta else None
 
     def _open(self, meta: SegmentMeta) -> Segment:
         return Segment.open(self._dir, meta, analyzer=ANALYZER_VERSION)
@@ -290,3 +298,8 @@ class PartitionHolder:
         late = [(c.row, c.generation) for c in mine if c.generation]
         if late:
             tail.late(snapshot, late)
+
+
+def _same(segment: Segment | None, meta: SegmentMeta) -> Segment | None:
+    """The segment, if it was opened with the files that it has now."""
+    return segment if segment is not None and segment.meta == meta else None

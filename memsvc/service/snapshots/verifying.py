@@ -196,7 +196,7 @@ class _Counted:
 
 def _count(snapshot: Snapshot, partition: Partition) -> _Counted:
     found = _Counted()
-    generations = [generation.number for generation in snapshot.generations()]
+    generations = [generation.number for generation in snapshot.all_generations()]
     for low in range(1, partition.next_row, _STEP):
         high = min(low + _STEP, partition.next_row)
         rows, states = snapshot.state_range(partition.number, low, high)

@@ -16,6 +16,7 @@ from memsvc.domain.log import (
     Generation,
     Payload,
     RememberedRequest,
+    VectorRange,
 )
 from memsvc.domain.manifest import FileMeta, SegmentMeta, segment_from_json
 from memsvc.domain.records import STATE_DTYPE, STATE_STRUCT, State, unpack_state
@@ -49,7 +50,7 @@ ENTRY = Entry(
     reason="because 原因",
     operation_id="op",
     request=RememberedRequest(b"k" * 16, b"f" * 16, b"{}"),
-    generation=Generation(2, "model", 1_536, False),
+    generation=Generation(2, "model", 1_536, False, True, "f16", 24, 300),
     epoch=3,
     position=2**50,
     time=1_700_000_000_000,
@@ -72,6 +73,22 @@ def test_every_action_and_status_has_a_number_in_the_log(action: Action, status:
     effect = EFFECT._replace(action=action, status_after=status)
     entry = replace(ENTRY, action=action, effects=(effect,))
     assert codec.decode(codec.encode(entry)) == entry
+
+
+def test_only_what_is_about_generations_beside_the_first_has_the_later_format() -> None:
+    first = Generation(1, "model", 8, True)
+    for entry, wanted in (
+        (Entry("t", "a", Action.WRITE, effects=(EFFECT,)), 1),
+        (Entry("", "", Action.GENERATION, generation=first), 1),
+        (Entry("", "", Action.GENERATION, generation=replace(first, number=2)), 2),
+        (Entry("", "", Action.GENERATION_DEFAULT, generation=first), 2),
+        (Entry("", "", Action.GENERATION_DROP, generation=replace(first, dropped=True)), 2),
+        (Entry("t", "a", Action.GENERATION_PURGE, purged=VectorRange(1, 7, 2**40)), 2),
+    ):
+        data = codec.encode(entry)
+        assert log_pb2.LogEntry.FromString(data).format == wanted
+        assert codec.decode(data) == entry
+        assert codec.encode(codec.decode(data)) == data
 
 
 def _changed(change: str) -> bytes:
