@@ -18,11 +18,13 @@ from memsvc.domain.types import Caller
 from memsvc.service import coverage, dropped_files, generation_admin, generations
 from memsvc.service.api import GenerationApi
 from memsvc.service.node import Node
+from memsvc.service.snapshots.folders import FolderPlace
 from memsvc.service.snapshots.restoring import restore
 from memsvc.service.snapshots.taking import take
 from memsvc.service.snapshots.verifying import verify
 from tests.semantics.harness import DAY, HOUR, World, error_of, vector
 from tests.semantics.invariants import check_replay, check_store
+from tests.semantics.test_snapshots import at
 
 ADMIN = Caller("operator")
 WIDE = 12
@@ -681,20 +683,20 @@ def test_a_snapshot_has_both_models_and_restores_before_and_after_a_drop(
     world.seal()
     snapshots = folder / "snapshots"
     take(world.node.store, snapshots / "1", now_ms=world.clock.now)
-    assert verify(snapshots / "1").sound
+    assert verify(at(snapshots / "1")).sound
     with world.node.store.read() as snapshot:
         before = snapshot.position
     world.clock.turn(1_000)
     models(world).drop(ADMIN, "old", "old", False)
     take(world.node.store, snapshots / "2", now_ms=world.clock.now)
-    assert verify(snapshots / "2").sound, "while it is being erased"
+    assert verify(at(snapshots / "2")).sound, "while it is being erased"
     world.node.tick()
     world.clock.turn(1_000)
     take(world.node.store, snapshots / "3", now_ms=world.clock.now)
-    assert verify(snapshots / "3").sound
+    assert verify(at(snapshots / "3")).sound
     for number, wish in enumerate(({"position": before}, {})):
         target = folder / f"restored-{number}"
-        restore(snapshots, target, now_ms=world.clock.now, **wish)
+        restore(FolderPlace(snapshots), target, now_ms=world.clock.now, **wish)
         again = World(target, world.clock, index__embedding="new", index__dimension=WIDE)
         again.node.tick()
         assert len(again.ids(vector=wide(1), min_score=-1, top_k=50)) == len(ids)
