@@ -6,6 +6,7 @@ is lost.
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import shutil
@@ -18,6 +19,7 @@ import grpc
 import pytest
 
 from memsvc.admin.v1 import admin_service_pb2 as admin_pb
+from memsvc.admin.v1 import admin_service_pb2_grpc as admin_rpc
 from memsvc.v1 import memory_service_pb2 as pb
 from tests.scenarios import groups as g
 from tests.scenarios import harness as h
@@ -60,7 +62,7 @@ class Cluster:
                 thread.join()
 
     def _write(self) -> None:
-        stubs = {node: _Line(node) for node in self.nodes}
+        stubs = [h.rpc.MemoryServiceStub(_channel(node)) for node in self.nodes]
         while not self.stopping.is_set():
             with self._lock:
                 number = next(self._counter)
@@ -68,7 +70,7 @@ class Cluster:
                 namespace=h.namespace(), items=[h.memory(number)], request_id=f"write-{number}"
             )
             while not self.stopping.is_set():
-                if any(stubs[node].write(request) for node in self.nodes):
+                if any(_taken(stub, request) for stub in stubs):
                     self.acknowledged.add(number)
                     break
                 time.sleep(0.02)
@@ -81,10 +83,13 @@ class Cluster:
                     node.start(wait=False)
 
     def _snapshots(self) -> None:
-        while not self.stopping.wait(0.7):
-            with suppress(grpc.RpcError, ValueError):
-                node = self.nodes[next(self._counter) % len(self.nodes)]
-                node.admin().TakeSnapshot(admin_pb.TakeSnapshotRequest(), timeout=5)
+        # Connections of its own: one that another thread closes takes the process with it.
+        stubs = [admin_rpc.AdminServiceStub(_channel(node)) for node in self.nodes]
+        for stub in itertools.cycle(stubs):
+            if self.stopping.wait(0.7):
+                return
+            with suppress(grpc.RpcError):
+                stub.TakeSnapshot(admin_pb.TakeSnapshotRequest(), timeout=5)
 
     # -- what goes wrong ---------------------------------------------------------------
 
@@ -192,29 +197,22 @@ class Cluster:
             r.same_records(self.nodes[0], node)
 
 
-class _Line:
-    """A connection of a writer to a node, its own."""
+def _channel(node: h.Node) -> grpc.Channel:
+    options = [
+        ("grpc.use_local_subchannel_pool", 1),
+        ("grpc.initial_reconnect_backoff_ms", 50),
+        ("grpc.max_reconnect_backoff_ms", 200),
+    ]
+    return grpc.insecure_channel(f"{node.host}:{node.port}", options=options)
 
-    def __init__(self, node: h.Node) -> None:
-        self._node = node
-        self._stub = h.rpc.MemoryServiceStub(
-            grpc.insecure_channel(
-                f"{node.host}:{node.port}",
-                options=[
-                    ("grpc.use_local_subchannel_pool", 1),
-                    ("grpc.initial_reconnect_backoff_ms", 50),
-                    ("grpc.max_reconnect_backoff_ms", 200),
-                ],
-            )
-        )
 
-    def write(self, request: pb.WriteRequest) -> bool:
-        """Whether it was acknowledged."""
-        try:
-            self._stub.Write(request, timeout=3)
-        except grpc.RpcError:
-            return False
-        return True
+def _taken(stub: h.rpc.MemoryServiceStub, request: pb.WriteRequest) -> bool:
+    """Whether a write was acknowledged."""
+    try:
+        stub.Write(request, timeout=3)
+    except grpc.RpcError:
+        return False
+    return True
 
 
 def _tried(node: h.Node, *, force: bool = False) -> bool:
