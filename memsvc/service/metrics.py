@@ -99,6 +99,9 @@ class NodeReadings:
     snapshot_failing: int | None = None
     replica_lag_ms: int | None = None
     replica_lag_positions: int | None = None
+    leads: int | None = None
+    lease: int | None = None
+    epoch: int | None = None
     followers: int | None = None
     follower_lag_positions: int | None = None
     rebuild_progress: float | None = None
@@ -147,6 +150,12 @@ _READINGS: Final = {
     ),
     "replica_lag_ms": ("memsvc_replica_lag_ms", "Milliseconds behind the primary"),
     "replica_lag_positions": ("memsvc_replica_lag_positions", "Log entries behind the primary"),
+    "leads": ("memsvc_leads", "1 on the node that takes changes, 0 on one that follows another"),
+    "lease": (
+        "memsvc_lease",
+        "0 while this primary hears of fewer replicas than replication.min_acks",
+    ),
+    "epoch": ("memsvc_epoch", "Epoch of the history; it rises with each promotion"),
     "followers": ("memsvc_followers", "Replicas whose streams are open"),
     "follower_lag_positions": (
         "memsvc_follower_lag_positions",

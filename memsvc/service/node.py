@@ -614,6 +614,9 @@ class Node:
             snapshot_failing=int(bool(self.snapshots.trouble)),
             replica_lag_ms=health.lag_ms if self.leading.follows else None,
             replica_lag_positions=health.lag_positions if self.leading.follows else None,
+            leads=None if health.role == "standalone" else int(not self.leading.follows),
+            lease=int(self.feed.acks.lease),
+            epoch=health.epoch,
             followers=len(self.feed.acks.followers),
             follower_lag_positions=self.feed.behind,
         )
