@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", default="i8")
     parser.add_argument("--times", type=int, help="replicas, one after the other")
     parser.add_argument(
-        "--pace", type=int, default=200, metavar="MIB_PER_S",
+        "--pace", type=int, default=300, metavar="MIB_PER_S",
         help="replication.copy_mib_per_s of the primary; 0 = no limit",
     )  # fmt: skip
 
@@ -55,7 +55,7 @@ def run(session: Session) -> None:
     """Measures, and writes the report."""
     report = session.report("bootstrap", "Beginning of a replica")
     dtype = getattr(session.args, "dtype", "i8")
-    pace = getattr(session.args, "pace", 200)
+    pace = getattr(session.args, "pace", 300)
     dataset = data.clustered(
         session.size("rows", 5_000, 25_000, 100_000),
         session.size("dimension", 64, 1536, 1536),

@@ -117,7 +117,7 @@ class Replication(Section):
         le=86_400_000,
     )
     copy_mib_per_s: int = key(
-        200,
+        300,
         "Most that a primary sends to one new replica while it copies a snapshot, so that its "
         "readers do not feel it. 0: no limit.",
         reload=False,
