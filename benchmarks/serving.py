@@ -90,6 +90,7 @@ class Server:
                         "storage.data_dir": str(data_dir),
                         "server.listen": self.address,
                         "server.http_listen": "",
+                        "server.readers": 0,
                         **settings,
                     }
                 )
