@@ -120,7 +120,11 @@ def open(
     Raises memsvc.config.ConfigError, and FailedPrecondition when the directory is in use or
     has no vectors of that dimension.
     """
-    overrides: dict[str, object] = {**(settings or {}), "storage.data_dir": str(data_dir)}
+    overrides: dict[str, object] = {
+        **(settings or {}),
+        "storage.data_dir": str(data_dir),
+        "server.readers": 0,
+    }
     if dimension is not None:
         overrides["index.dimension"] = dimension
     effective = load(Path(config) if config else None, {}, overrides)

@@ -36,6 +36,7 @@ from memsvc.rpc.server import RpcOptions, RpcServer
 from memsvc.service import allocator, logs, traces
 from memsvc.service.access import Access, Gate
 from memsvc.service.admin import AdminService
+from memsvc.service.cores import readers_of
 from memsvc.service.limits import CallPool, RateLimiter
 from memsvc.service.listening import ListenError
 from memsvc.service.metrics import Metrics
@@ -127,7 +128,8 @@ class Server:
         self._stopping = threading.Event()
 
     def _readers(self, settings: Settings) -> tuple[Crew | None, MeetingPlace | None]:
-        if not settings.server.readers:
+        count = readers_of(settings)
+        if not count:
             return None, None
         place = MeetingPlace(self.node.store.store_id)
         try:
@@ -136,7 +138,7 @@ class Server:
             place.close()
             self.node.stop()
             raise
-        return Crew(self.node, settings.server.readers, port, place), place
+        return Crew(self.node, count, port, place), place
 
     def _listeners(self, settings: Settings, gate: Gate) -> list[HttpServer]:
         found = []

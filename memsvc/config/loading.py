@@ -104,7 +104,8 @@ def _bad_values(error: ValidationError, origins: Mapping[str, str]) -> list[str]
         if cause := detail.get("ctx", {}).get("error"):
             text += f": {cause}"
         problems.append(_line(name, text, origins[name]))
-    return problems
+    # A value that may be of one of several kinds is refused once for each.
+    return list(dict.fromkeys(problems))
 
 
 def _line(name: str, text: str, origin: str) -> str:

@@ -86,8 +86,6 @@ def _replication(settings: Settings) -> Iterator[tuple[str, str]]:
     for wanted, name in (("primary", "listen"), ("replica", "primary")):
         if role == wanted and not getattr(replication, name):
             yield f"replication.{name}", f"found nothing, expected host:port for a {role}"
-    if role == "replica" and settings.server.readers:
-        yield "server.readers", "expected 0 for a replica: its readers would not know how far it is"
     if role == "standalone":
         for name in ("listen", "nodes", "min_acks"):
             if getattr(replication, name):

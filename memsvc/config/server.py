@@ -2,6 +2,7 @@
 
 from typing import Annotated, Literal
 
+from annotated_types import Ge, Le
 from pydantic import AfterValidator
 
 from memsvc.config.fields import Section, check_listen, check_listen_or_off, key
@@ -110,16 +111,17 @@ class Server(Section):
         ge=2,
         le=1024,
     )
-    readers: int = key(
-        0,
+    readers: Annotated[int, Ge(0), Le(64)] | Literal["auto"] = key(
+        "auto",
         "Processes that answer Query on server.listen beside the serving process, which then "
         "takes Write, Forget and administration from them and keeps HTTP. As many as there are "
         "cores answer the most queries. server.max_connections and server.workers hold for each, "
-        "storage.tail_budget_bytes is shared out. 0: one process does everything.",
+        "storage.tail_budget_bytes is shared out. 0: one process does everything. auto: one for "
+        "each core but one, at most 16; none on a machine of one or two cores. Embedded use has "
+        "none.",
         reload=False,
         unit="processes",
-        ge=0,
-        le=64,
+        expects="auto, or an integer from 0 to 64 (processes)",
     )
     allow_insecure: bool = key(
         False,

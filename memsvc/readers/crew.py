@@ -15,7 +15,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from memsvc.config import Settings
-from memsvc.domain.manifest import segment_from_json
+from memsvc.domain.manifest import SegmentMeta, segment_from_json
 from memsvc.readers.child import STARTUP_S, Child, answered
 from memsvc.readers.place import MeetingPlace, SharedPort
 from memsvc.segments.errors import Damage
@@ -35,6 +35,9 @@ SETTLED_S: Final = 10.0
 BACKOFF_FIRST_S: Final = 0.5
 BACKOFF_MAX_S: Final = 10.0
 STOP_MARGIN_S: Final = 3.0
+STANDING_S: Final = 0.05
+"""How often is looked whether this node leads, and what answers are to be marked with. Readers
+know of a change that much later."""
 
 
 class Crew:
@@ -60,6 +63,7 @@ class Crew:
             )
             for number in range(count)
         ]
+        self._watch = threading.Thread(target=self._standings, name="memsvc-standing", daemon=True)
 
     @property
     def ready(self) -> int:
@@ -77,10 +81,11 @@ class Crew:
         cannot."""
         node = self._node
         node.degradation.on_forced = self._forced
+        node.views.on_expected = self._expected
         node.views.on_replaced = self._replaced
         node.metrics.others = self.samples
         node.metrics.readers.set_function(lambda: self.ready)
-        for thread in self._threads:
+        for thread in (*self._threads, self._watch):
             thread.start()
         until = time.monotonic() + STARTUP_S
         with self._changed:
@@ -111,9 +116,7 @@ class Crew:
         """Has every reader finish or refuse its calls; ends those that take longer."""
         self._stopping.set()
         until = time.monotonic() + grace_s + STOP_MARGIN_S
-        with self._telling:
-            for child in list(self._children.values()):
-                child.send({"do": "stop"})
+        self._send({"do": "stop"})
         for thread in self._threads:
             if thread.ident is None:
                 continue
@@ -122,6 +125,8 @@ class Crew:
                 for child in list(self._children.values()):
                     child.kill()
                 thread.join()
+        if self._watch.ident is not None:
+            self._watch.join()
         self._work.shutdown()
         self._port.close()
         self._place.close()
@@ -175,11 +180,13 @@ class Crew:
         node = self._node
         return {
             "settings": node.settings.model_dump_json(),
+            "readers": len(self._threads),
             "listen": self._port.listen,
             "writer": f"unix:{self._place.socket}",
             "limits": str(self._place.limits),
             "costs": asdict(node.costs),
             "forced": _forced(node),
+            "standing": _standing(node),
         }
 
     # -- telling them ------------------------------------------------------------------
@@ -194,10 +201,28 @@ class Crew:
     def _forced(self) -> None:
         self._tell({"do": "force", "forced": _forced(self._node)})
 
+    def _standings(self) -> None:
+        """Tells of changes of standing. Who is started meanwhile was told at the start."""
+        known = _standing(self._node)
+        while not self._stopping.wait(STANDING_S):
+            found = _standing(self._node)
+            if found != known:
+                known = found
+                self._send({"do": "stand", "standing": found})
+
+    def _expected(self, meta: SegmentMeta) -> None:
+        """They prepare while this process does, and nobody waits for them: a query that comes
+        too early does the rest."""
+        self._send({"do": "expect", "segment": meta.to_json().decode()})
+
     def _replaced(self, partition: int, drop: bool) -> None:
+        self._send({"do": "replaced", "partition": partition, "drop": drop})
+
+    def _send(self, message: dict[str, Any]) -> None:
+        """To all of them, without waiting for an answer."""
         with self._telling:
             for child in list(self._children.values()):
-                child.send({"do": "replaced", "partition": partition, "drop": drop})
+                child.send(message)
 
     # -- listening to them -------------------------------------------------------------
 
@@ -235,3 +260,8 @@ class Crew:
 def _forced(node: Node) -> list[Any] | None:
     forced = node.degradation.by_hand
     return None if forced is None else [int(forced.level), forced.reason]
+
+
+def _standing(node: Node) -> dict[str, Any]:
+    mark = node.degradation.standing()
+    return {"follows": node.leading.follows, "mark": [int(mark.level), mark.reason]}

@@ -42,6 +42,12 @@ class FollowingProgress(Progress):
         self._store = store
         self._settle = settle
 
+    @property
+    def position(self) -> int:
+        """See Progress."""
+        with self._store.read() as snapshot:
+            return snapshot.position
+
     def wait_for(self, position: int, control: Control) -> bool:
         """See Progress. At least one look, however little time is left."""
         if self._is_there(position):

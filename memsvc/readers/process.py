@@ -17,9 +17,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -27,8 +28,8 @@ import memsvc
 from memsvc import pinning  # noqa: F401  (for its effect on numpy)
 from memsvc.config import Settings
 from memsvc.domain.errors import MemsvcError, Unavailable
-from memsvc.domain.manifest import SegmentMeta
-from memsvc.domain.types import DegradedLevel
+from memsvc.domain.manifest import SegmentMeta, segment_from_json
+from memsvc.domain.types import Degraded, DegradedLevel
 from memsvc.readers.following import FollowingGenerations, FollowingProgress
 from memsvc.readers.link import Lines, LinkBroken, Sender
 from memsvc.rpc.forwarding import Forwarder
@@ -90,6 +91,8 @@ class Reader:
         self._asked: dict[int, Future[None]] = {}
         self._settling = threading.Lock()
         self._lazy = settings.storage.wal_sync == "every_1000ms"
+        self._follows = False
+        self._mark = Degraded()
         self._work = ThreadPoolExecutor(1, "memsvc-follow")
         self.store = FollowingStore(settings.storage.data_dir)
         self.views = Views(self.store, tail_budget(settings), indexed(settings))
@@ -98,10 +101,11 @@ class Reader:
             self.views,
             search_settings(settings),
             CostBook(ScanCosts(**told["costs"])),
-            settings.server.readers,
+            told["readers"],
         )
         self.cold_pages = ColdPages(self.views, settings.storage.cold_budget_bytes)
         self.degradation = Degradation()
+        self.degradation.mark = lambda: self._mark
         self.recalls = RecallBuffer()
         self.queries = QueryService(
             self.store,
@@ -112,7 +116,7 @@ class Reader:
             FollowingProgress(self.store, self._settle),
             call_settings(settings),
             clock=lambda: time.time_ns() // 1_000_000,
-            own_log_wait_s=lambda: own_log_wait_s(settings),
+            own_log_wait_s=lambda: None if self._follows else own_log_wait_s(settings),
         )
         self.metrics = Metrics()
         self.searcher.on_searched = self.metrics.searched
@@ -143,6 +147,7 @@ class Reader:
         options = RpcOptions.on_shared_port(settings, lambda: self._settings, told["listen"])
         self._rpc = RpcServer(gate, self._pool, options, self._tracing, self._forward)
         self._force(told["forced"])
+        self._stand(told["standing"])
 
     def start(self) -> int:
         """Listens; returns the port. Raises ListenError."""
@@ -190,9 +195,14 @@ class Reader:
             self._apply(Settings.model_validate_json(message["settings"]))
         elif do == "force":
             self._force(message["forced"])
+        elif do == "stand":
+            self._stand(message["standing"])
         elif do == "replaced":
             renew = self.views.drop if message["drop"] else self.views.settle
-            self._work.submit(self._renew, renew, message["partition"])
+            self._work.submit(self._do, partial(renew, message["partition"]))
+        elif do == "expect":
+            meta = segment_from_json(message["segment"])
+            self._work.submit(self._do, partial(self.views.expect, meta))
         elif do == "settled":
             asked = self._asked.pop(message["for"], None)
             if asked is not None:
@@ -217,21 +227,27 @@ class Reader:
             None if forced is None else DegradedLevel(forced[0]), forced[1] if forced else ""
         )
 
+    def _stand(self, standing: dict[str, Any]) -> None:
+        level, reason = standing["mark"]
+        self._mark = Degraded(DegradedLevel(level), reason)
+        self._follows = standing["follows"]
+
     @staticmethod
-    def _renew(renew: Any, partition: int) -> None:
+    def _do(work: Callable[[], None]) -> None:
         try:
-            renew(partition)
+            work()
         except MemsvcError as error:  # the next query finds out
-            log.warning("partition %d: %s", partition, error)
+            log.warning("a view was not renewed: %s", error)
         except Exception:
-            log.exception("partition %d was not renewed", partition)
+            log.exception("a view was not renewed")
 
     # -- what it asks and tells --------------------------------------------------------
 
     def _settle(self, seconds: float) -> None:
         """Has the node commit what it acknowledged, when it does so before committing. Calls
         that wait meanwhile share the next time."""
-        if not self._lazy:
+        # A follower acknowledges nothing, and commits what it is sent before it goes on.
+        if not self._lazy or self._follows:
             return
         until = time.monotonic() + seconds
         if not self._settling.acquire(timeout=max(0.0, seconds)):

@@ -105,8 +105,10 @@ class Degradation:
         """What every answer is marked with: a level set by hand, that of a replica which is
         behind just now, or ``mark``. What else the checks found is not: an answer that a damaged
         file touches, or that ran out of time, marks itself, the others are whole."""
-        if self._forced is not None:
-            return self._forced
+        return self._forced or self.standing()
+
+    def standing(self) -> Degraded:
+        """The same, but for what is set by hand: how this node stands among the others."""
         return REPLICA_LAGGING if self._lags else self.mark()
 
     def forced_empty(self, mode: Mode, has_words: bool) -> Degraded | None:

@@ -7,6 +7,7 @@ from typing import Final
 from memsvc.config import Settings
 from memsvc.segments.columns import Indexed
 from memsvc.service.acks import AckSettings
+from memsvc.service.cores import readers_of
 from memsvc.service.querying import CallSettings
 from memsvc.service.rebuild import RebuildSettings
 from memsvc.service.search.plan import SearchSettings
@@ -77,7 +78,7 @@ def indexed(settings: Settings) -> Indexed:
 
 def tail_budget(settings: Settings) -> int:
     """Bytes of private memory that the views of one process may take."""
-    return settings.storage.tail_budget_bytes // (settings.server.readers + 1)
+    return settings.storage.tail_budget_bytes // (readers_of(settings) + 1)
 
 
 def search_settings(settings: Settings) -> SearchSettings:

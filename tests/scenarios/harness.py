@@ -53,6 +53,7 @@ class Node:
         self.settings: dict[str, Any] = {
             "server.listen": f"127.0.0.1:{self.port}",
             "server.http_listen": f"127.0.0.1:{self.http_port}",
+            "server.readers": 0,
             "storage.data_dir": str(self.data_dir),
             "storage.reserve_bytes": 0,
             "storage.snapshot_interval_min": 0,

@@ -67,6 +67,8 @@ class Views:
         self.descriptors = descriptors_allowed()
         self.on_damage: OnDamage = lambda _meta, _damages: None
         """Told of damaged segment files; set once, when there is somebody to tell."""
+        self.on_expected: Callable[[SegmentMeta], None] = lambda _meta: None
+        """Told of a segment that is about to be in the manifest: other processes prepare too."""
         self.on_replaced: Callable[[int, bool], None] = lambda _number, _drop: None
         """Told of partitions whose segments were replaced, or (True) whose view must be made
         anew: other processes must not keep the old files mapped."""
@@ -106,6 +108,7 @@ class Views:
         """A segment is about to take the place of others, or of rows of the tail: does
         beforehand, and while queries go on, what the first of them afterwards would have to
         wait for. Call it with no lock held, and ``settle`` afterwards."""
+        self.on_expected(meta)
         with self._lock:
             holder = self._holders.get(meta.partition)
         if holder is None:

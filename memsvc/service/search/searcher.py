@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +12,7 @@ from memsvc.domain.generations import unknown_embedding
 from memsvc.domain.hits import NO_HITS
 from memsvc.domain.types import Degraded, DegradedLevel, Mode, QueryAnswer
 from memsvc.service.api import Control
+from memsvc.service.cores import usable_cores
 from memsvc.service.degradation import NO_QUERY_TEXT, SEGMENT_DAMAGED
 from memsvc.service.positions import format_position
 from memsvc.service.search.costs import CostBook
@@ -44,7 +44,7 @@ class Searcher:
         self._views = views
         self.settings = settings
         self._book = book
-        cores = -(-_cores() // processes)
+        cores = -(-usable_cores() // processes)
         self._slots = Slots(cores + SLOTS_MORE, each=cores)
         self._beside = ThreadPoolExecutor(BESIDE_THREADS, "memsvc-search")
         self.on_searched: Callable[[str, float], None] = lambda _tier, _seconds: None
@@ -140,13 +140,6 @@ class Searcher:
             if view is None:
                 return []
             return ids_matching(view, snapshot, plan.reader, control.check)
-
-
-def _cores() -> int:
-    """Cores that this process may use, fewer than there are in many a container."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def empty_answer(plan: Plan, position: str, degraded: Degraded) -> QueryAnswer:

@@ -9,6 +9,7 @@ import pytest
 
 from memsvc.domain.errors import ResourceExhausted
 from memsvc.service.limits import CallPool, RateLimiter
+from tests.unit.service.taking import taken
 from tests.waiting import until
 
 
@@ -25,17 +26,6 @@ class Clock:
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
-
-
-def taken(limiter: RateLimiter, tries: int, agent: str = "a") -> int:
-    done = 0
-    for _ in range(tries):
-        try:
-            limiter.take("t", agent)
-            done += 1
-        except ResourceExhausted:
-            pass
-    return done
 
 
 def test_burst_then_rate(clock: Clock) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from memsvc.domain.errors import ResourceExhausted
 from memsvc.service.shared_limits import SETS, WAYS, SharedRateLimiter
+from tests.unit.service.taking import taken
 
 TAKER = """
 import sys
@@ -26,17 +27,6 @@ for _ in range(500):
         pass
 print(done)
 """
-
-
-def taken(limiter: SharedRateLimiter, tries: int, agent: str = "a") -> int:
-    done = 0
-    for _ in range(tries):
-        try:
-            limiter.take("t", agent)
-            done += 1
-        except ResourceExhausted:
-            pass
-    return done
 
 
 def test_processes_at_once_take_no_more_than_the_burst_together(tmp_path: Path) -> None:
