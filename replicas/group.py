@@ -288,6 +288,9 @@ class Group:
             self._watch_strangers()
             if self._role.leads:
                 later = deposed(self.status(), others)
+                if later is None and self.node.leading.follows:
+                    # A full disk, say, kept it from beginning the epoch that it wrote down.
+                    self._finish_promotion()
                 if later is not None:
                     log.error("%s is primary of a later epoch, this node no longer", later.listen)
                     self._step_down(later.listen, later.standing.epoch)
@@ -312,19 +315,17 @@ class Group:
     def _watch_strangers(self) -> None:
         """Two stores in one group: somebody started a node with an empty disk while nobody else
         was there. One with nothing in it gives way; of others a person must decide."""
-        told = self.node.leading.warning
-        self.node.leading.warning = ""
+        warning = ""
         for other in self._strangers:
             if self._role.leads and self.node.standing().position <= 1 < other.standing.position:
                 self._keep(self._role.following(other.listen, self._role.fence))
                 begin_anew(self.node.store.data_dir, f"{other.listen} holds the group's store")
                 self._on_restart(f"this store is empty, {other.listen} holds the group's")
                 return
-            self.node.leading.warning = (
-                f"{other.listen} is of the same group and primary of another store"
-            )
-        if self.node.leading.warning and not told:
-            log.error("%s", self.node.leading.warning)
+            warning = f"{other.listen} is of the same group and primary of another store"
+        if warning and not self.node.leading.warning:
+            log.error("%s", warning)
+        self.node.leading.warning = warning
 
     def _lapse(self) -> None:
         if self._handing is not None and time.monotonic() > self._handing[2]:

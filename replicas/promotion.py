@@ -11,17 +11,22 @@ from typing import Final, NoReturn
 import grpc
 
 from memsvc.domain.errors import FailedPrecondition, MemsvcError, Unavailable
-from memsvc.domain.group import Seen, further, may_lack, next_epoch
+from memsvc.domain.group import Role, Seen, further, may_lack, next_epoch
 from memsvc.domain.replication import Standing
 from memsvc.replication.v1 import group_service_pb2 as pb
 from memsvc.service.api import Promoted
 from replicas.group import HAND_OVER_S, Group
+from replicas.peers import STEP_S
 from replicas.source import told_by
 
 log = logging.getLogger(__name__)
 
 _POLL_S: Final = 0.005
 _AGAIN_S: Final = 1.0
+_BUSY_S: Final = STEP_S + _AGAIN_S
+"""Longest wait for an attempt of before a restart to pause."""
+_TRIES: Final = 5
+"""So often a primary is asked whether it has handed over, while the caller waits."""
 
 
 class Promotion:
@@ -35,7 +40,7 @@ class Promotion:
         """Returns when the node takes changes. Raises FailedPrecondition when it must not,
         Unavailable when another node did not play its part; then the roles are as before, unless
         the error says otherwise."""
-        if not self._lock.acquire(blocking=False):
+        if not self._lock.acquire(timeout=_BUSY_S):
             raise Unavailable(
                 "it is being promoted", reason="PROMOTION_FAILED", retry_after_ms=1_000
             )
@@ -63,19 +68,30 @@ class Promotion:
             self._lock.release()
 
     def start(self) -> None:
-        """After a restart: where the primary was about to hand over, asks it once more, until it
-        says whether it has."""
+        """After a restart: where the primary was about to hand over, asks it again until it says
+        whether it has, or this node is told otherwise."""
         if self._group.role.promoting:
             threading.Thread(target=self._finish, name="memsvc-promotion", daemon=True).start()
 
     def _finish(self) -> None:
         role = self._group.role
-        with self._lock:
-            try:
-                # The daemon thread ends with the process.
-                self._commit(role.primary, role.promoting, tries=2**31)
-            except MemsvcError as error:
-                log.warning("the promotion that a crash broke off is given up: %s", error)
+        try:
+            # The daemon thread ends with the process.
+            while self._group.role.promoting == role.promoting:
+                # Free in between, for a promotion by force: the primary may be lost.
+                with self._lock:
+                    if self._asked_again(role):
+                        return
+                time.sleep(_AGAIN_S)
+        except MemsvcError as error:
+            log.warning("the promotion that a crash broke off is given up: %s", error)
+
+    def _asked_again(self, role: Role) -> bool:
+        """Whether the promotion of before the restart has come to its end."""
+        if self._group.role.promoting != role.promoting:
+            return True  # by force, meanwhile
+        answer = self._ask_to_commit(role.primary, role.promoting)
+        return isinstance(answer, Standing)
 
     # -- in good order -----------------------------------------------------------------
 
@@ -99,7 +115,7 @@ class Promotion:
             raise _failed(f"{former.listen} does not hand over: {answer.reason}")
         self._catch_up(answer.standing.position, answer.standing.digest)
         group.promise(epoch, alone=False)
-        standing = self._commit(former.listen, epoch, tries=5)
+        standing = self._commit(former.listen, epoch)
         return Promoted(standing.epoch, standing.position, former.listen, tuple(silent), False)
 
     def _catch_up(self, position: int, digest: bytes) -> None:
@@ -111,28 +127,31 @@ class Promotion:
         if (standing.position, standing.digest) != (position, digest):
             raise _failed("its log is not the primary's")
 
-    def _commit(self, former: str, epoch: int, tries: int) -> Standing:
+    def _commit(self, former: str, epoch: int) -> Standing:
+        tries = 1
+        while not isinstance(answer := self._ask_to_commit(former, epoch), Standing):
+            if tries == _TRIES:
+                raise Unavailable(
+                    f"whether {former} has handed over is not known: {told_by(answer)}",
+                    reason="PROMOTION_FAILED",
+                    hint="promote again, with force when the former primary is lost",
+                ) from answer
+            tries += 1
+            time.sleep(_AGAIN_S)
+        return answer
+
+    def _ask_to_commit(self, former: str, epoch: int) -> Standing | grpc.RpcError:
+        """Takes over when the former primary has handed over; the error when it does not answer.
+        Raises Unavailable when it has not, and will not."""
         group = self._group
-        error: grpc.RpcError | None = None
-        for _ in range(tries):
-            try:
-                answer = group.peers.hand_over(
-                    former, self._request(pb.HAND_OVER_STEP_COMMIT, epoch)
-                )
-            except grpc.RpcError as found:
-                error = found
-                time.sleep(_AGAIN_S)
-                continue
-            if not answer.done:
-                group.give_up()
-                raise _failed(f"{former} did not hand over: {answer.reason}")
-            return group.take_over(epoch)
-        assert error is not None
-        raise Unavailable(
-            f"whether {former} has handed over is not known: {told_by(error)}",
-            reason="PROMOTION_FAILED",
-            hint="promote again, with force when the former primary is lost",
-        ) from error
+        try:
+            answer = group.peers.hand_over(former, self._request(pb.HAND_OVER_STEP_COMMIT, epoch))
+        except grpc.RpcError as error:
+            return error
+        if not answer.done:
+            group.give_up()
+            raise _failed(f"{former} did not hand over: {answer.reason}")
+        return group.take_over(epoch)
 
     def _request(self, step: pb.HandOverStep.ValueType, epoch: int) -> pb.HandOverRequest:
         group = self._group

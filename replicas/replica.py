@@ -18,6 +18,7 @@ from memsvc.domain.errors import FailedPrecondition
 from memsvc.domain.group import Role, leader
 from memsvc.domain.log import Record
 from memsvc.domain.replication import Lag, Standing, Verdict
+from memsvc.replication.v1.replication_service_pb2_grpc import ReplicationServiceStub
 from memsvc.service.identity import node_id
 from memsvc.service.leading import Primary
 from memsvc.service.node import Node
@@ -227,8 +228,16 @@ class Replica:
 
     def _same_store(self) -> bool:
         with self._source.connected() as stub:
-            theirs = self._source.probe(stub, Standing()).standing
+            theirs = self._ask(stub, Standing()).standing
         return theirs.store_id == self._node.store.store_id
+
+    def _ask(self, stub: ReplicationServiceStub, place: Standing) -> Answer:
+        """What the primary says to a place in this log. Raises ConnectionError when it is none
+        any more: what it says of places then would have all of this log given up."""
+        answer = self._source.probe(stub, place)
+        if answer.verdict is Verdict.NOT_PRIMARY:
+            raise ConnectionError(f"{self._source.address}: {answer.reason}")
+        return answer
 
     def _give_up(self) -> None:
         """Another node was promoted, and this one has more of the log before than that one had:
@@ -236,7 +245,7 @@ class Replica:
         with self._source.connected() as stub, self._node.store.read() as snapshot:
 
             def same(place: Standing) -> bool:
-                return self._source.probe(stub, place).verdict is Verdict.FOLLOW
+                return self._ask(stub, place).verdict is Verdict.FOLLOW
 
             common = common_position(snapshot, same)
             found = write_surplus(snapshot, common, self._node.store.data_dir)

@@ -73,7 +73,8 @@ def write_surplus(snapshot: Snapshot, common: int, data_dir: Path) -> Surplus | 
 
     _write(entries, told())
     count = _write(memories, _memories(snapshot, list(seen)))
-    fsync_directory(folder)
+    for changed in (folder, data_dir):
+        fsync_directory(changed)
     return Surplus(common + 1, snapshot.position, entries, memories, count)
 
 

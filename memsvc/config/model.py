@@ -90,6 +90,12 @@ def _replication(settings: Settings) -> Iterator[tuple[str, str]]:
         for name in ("listen", "nodes", "min_acks"):
             if getattr(replication, name):
                 yield f"replication.{name}", "is for node.role primary or replica"
+    if replication.min_acks and settings.storage.wal_sync != "always":
+        yield (
+            "storage.wal_sync",
+            "expected always with replication.min_acks: a write that is on no disk yet cannot be "
+            "confirmed by others",
+        )
     yield from _group(replication)
     if not replication.listen or parse_listen(replication.listen).is_loopback:
         return

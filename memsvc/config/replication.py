@@ -75,7 +75,7 @@ class Replication(Section):
         0,
         "Replicas of the group that must have a write on their disks before it is answered, so "
         "that it outlives the primary. Then a primary that hears of fewer replicas "
-        "takes no changes. 0: writes do not wait for replicas.",
+        "takes no changes. Needs storage.wal_sync always. 0: writes do not wait for replicas.",
         reload=False,
         unit="replicas",
         ge=0,

@@ -266,8 +266,8 @@ class Writer:
 
     def _begin_epoch(self) -> None:
         """Alone, and before anything is answered: readers must know the epoch of a position
-        that they are asked to wait for."""
-        if self._lost:
+        that they are asked to wait for. Not where the log is another's by now."""
+        if self._lost and not self._store.follower:
             with self._store.write(self._clock()) as txn:
                 txn.begin_epoch()
                 txn.set_unsettled(self._lazy)

@@ -178,7 +178,8 @@ def test_a_replica_that_may_lack_an_acknowledged_write_is_not_promoted(
 
 
 def test_a_switch_over_is_finished_or_given_up_after_a_crash(make_node: r.MakeNode) -> None:
-    nodes = a, b = g.make_group(make_node, ("a", "b"))
+    # However long a round takes: a read is not to be marked for that.
+    nodes = a, b = g.make_group(make_node, ("a", "b"), replication__max_lag_ms=0)
     g.start(nodes)
     h.fill(a, range(20))
     for round_ in range(4):
@@ -202,6 +203,25 @@ def test_a_switch_over_is_finished_or_given_up_after_a_crash(make_node: r.MakeNo
         g.await_role(other, pb.ROLE_REPLICA)
         r.level(taken, other)
         assert len(h.browse(other)) == 21 + round_
+
+
+def test_a_switch_over_that_nobody_answers_for_does_not_keep_a_replica_from_being_forced(
+    make_node: r.MakeNode,
+) -> None:
+    nodes = a, b = g.make_group(make_node, ("a", "b"))
+    g.start(nodes)
+    h.fill(a, range(20))
+    r.level(a, b)
+    # As a crash leaves it when the primary was asked to hand over, and is then lost.
+    a.kill()
+    b.kill()
+    path = b.data_dir / "ROLE"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "promoting": 2}))
+    b.start()
+    made = g.promote(b, force=True, accept_loss=True)
+    assert made.epoch > 2
+    h.fill(b, range(100, 105))
+    assert len(h.browse(b)) == 25
 
 
 def test_a_position_of_a_new_epoch_is_waited_for_by_a_replica_that_has_not_heard_of_it(

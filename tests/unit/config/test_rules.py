@@ -114,3 +114,16 @@ def test_every_setting_can_be_read_by_name() -> None:
     settings = Settings()
     for name, info in KEYS.items():
         assert value_of(settings, name) == info.default
+
+
+def test_replicas_are_not_asked_to_confirm_what_is_on_no_disk() -> None:
+    group = {
+        "node.role": "primary",
+        "replication.listen": "127.0.0.1:1",
+        "replication.nodes": ["127.0.0.1:1", "127.0.0.1:2"],
+        "replication.min_acks": 1,
+    }
+    load(overrides=group)
+    with pytest.raises(ConfigError, match="min_acks") as caught:
+        load(overrides={**group, "storage.wal_sync": "every_1000ms"})
+    assert "storage.wal_sync: expected always" in caught.value.problems[0]
