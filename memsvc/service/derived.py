@@ -15,6 +15,7 @@ from memsvc.service.segment_builds import IndexSettings
 from memsvc.service.writing import WriteLimits
 from memsvc.store.writer import LAZY_COMMIT_S
 
+HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 86_400_000
 
 

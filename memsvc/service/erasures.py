@@ -6,9 +6,13 @@ the look, so until then what was found decides which are due.
 
 from __future__ import annotations
 
+import logging
 from typing import Final
 
+from memsvc.service.derived import HOUR_MS
 from memsvc.store.store import Store
+
+log = logging.getLogger(__name__)
 
 LOOK_EVERY_MS: Final = 30_000
 
@@ -21,6 +25,8 @@ class Erasures:
         self._oldest: dict[int, int] = {}
         self._count = 0
         self._looked = 0
+        self.overdue = ""
+        """What people should know of erasures that are overdue; "" = none is."""
 
     def look(self, now: int, delay_ms: int) -> None:
         """Looks again when it is time for it, or when some have been struck off."""
@@ -53,3 +59,19 @@ class Erasures:
     def oldest(self) -> int:
         """Time of the oldest, 0 = none."""
         return min(self._oldest.values(), default=0)
+
+    def check_overdue(self, now: int, dirty: int, hours: float) -> None:
+        """Notices erased memories that are still in files after the ``hours`` that are promised.
+        ``dirty`` is the time of the oldest that the database file holds, 0 = none."""
+        oldest = min((at for at in (self.oldest, dirty) if at), default=now)
+        where = "segment files" if oldest == self.oldest else "the database file"
+        before, self.overdue = self.overdue, ""
+        if now - oldest > hours * HOUR_MS:
+            self.overdue = (
+                f"erasure is overdue: {where} hold what was erased {(now - oldest) / HOUR_MS:.1f} "
+                f"hours ago, lifecycle.purge_within_hours is {hours:g}"
+            )
+        if self.overdue and not before:
+            log.error("%s; the log tells why builds or compaction failed", self.overdue)
+        elif before and not self.overdue:
+            log.warning("no erasure is overdue any more")

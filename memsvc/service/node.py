@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -23,7 +21,6 @@ from memsvc.domain.replication import Standing
 from memsvc.domain.types import (
     DegradedLevel,
     HealthAnswer,
-    Load,
 )
 from memsvc.segments.costs import measure_costs
 from memsvc.service import allocator, sweeper
@@ -35,6 +32,7 @@ from memsvc.service.checkup import Checkup
 from memsvc.service.degradation import Degradation
 from memsvc.service.derived import (
     DAY_MS,
+    HOUR_MS,
     ack_settings,
     call_settings,
     index_settings,
@@ -49,11 +47,11 @@ from memsvc.service.erasures import Erasures
 from memsvc.service.feed import Feed
 from memsvc.service.forced_level import keep_level, kept_level
 from memsvc.service.generation_admin import GenerationAdmin
-from memsvc.service.generations import Generations, purge_vectors, start_generation
+from memsvc.service.generations import Generations, start_generation
 from memsvc.service.leading import Leading
 from memsvc.service.maintenance import Maintenance
 from memsvc.service.memory import MemoryService
-from memsvc.service.metrics import Metrics, NodeReadings
+from memsvc.service.metrics import Metrics
 from memsvc.service.querying import Progress
 from memsvc.service.rebuild import Rebuilds
 from memsvc.service.recalls import RecallBuffer
@@ -66,16 +64,14 @@ from memsvc.service.search.searcher import Searcher
 from memsvc.service.segment_builds import with_reloaded
 from memsvc.service.snapshots.keeping import Snapshots, snapshot_settings
 from memsvc.service.startup import check_generation, check_index, warn_of_generation
-from memsvc.service.stored import Stored, stored
+from memsvc.service.telling import Telling
 from memsvc.store import feed
 from memsvc.store.store import Store
 from memsvc.store.write_txn import WriteTxn
 from memsvc.store.writer import Writer
-from memsvc.version import __version__
 
 log = logging.getLogger(__name__)
 
-HOUR_MS = 3_600_000
 RECALL_FLUSH_S = 5.0
 GIVE_BACK_EVERY_S = 20.0
 SILENT_S = 60.0
@@ -115,7 +111,8 @@ class Node:
         check_index(settings)
         self._stopping = threading.Event()
         self._stopped = False
-        self._displaced = False
+        self.displaced = False
+        """Whether the data directory was no longer there when upkeep last looked."""
         self._ready = True
         self._generations_changed = False
         with ExitStack() as undo:
@@ -202,8 +199,7 @@ class Node:
             builders=builders,
             on_taken=self.metrics.snapshot,
         )
-        self._erasures = Erasures(self.store)
-        self._overdue = ""
+        self.erasures = Erasures(self.store)
         self.views.on_damage = self.maintenance.on_damage
         self.costs = measure_costs()
         self.searcher = Searcher(self.views, search_settings(settings), CostBook(self.costs))
@@ -255,9 +251,8 @@ class Node:
         self.memory.on_unreadable = lambda: self.checkup.read(sound=False)
         self.bootstraps = Bootstraps(self.store)
         self._schedule = Schedule(settings.lifecycle.compact_cron, self._now())
-        self._seen = self._look()
-        """As of the last time it could be read."""
-        self.metrics.bind(self.readings)
+        self.telling = Telling(self)
+        self.metrics.bind(self.telling.readings)
 
     # -- life --------------------------------------------------------------------------
 
@@ -348,9 +343,9 @@ class Node:
     def _gone(self) -> bool:
         """Whether the data directory is no longer there."""
         gone = not self.store.in_place
-        if gone and not self._displaced:
+        if gone and not self.displaced:
             log.error("%s was moved or deleted: changes are refused", self.store.data_dir)
-        self._displaced = gone
+        self.displaced = gone
         return gone
 
     def _guard_changes(self) -> None:
@@ -362,7 +357,7 @@ class Node:
                 hint="reads go on from memory; changes are taken again once the disk answers",
                 retry_after_ms=1_000,
             )
-        if self._displaced:
+        if self.displaced:
             raise Unavailable(
                 "the data directory is no longer there",
                 reason="DATA_DIR_GONE",
@@ -384,70 +379,35 @@ class Node:
         self.cold_pages.tick()
         self.sweep()
         now, delay = self.clock(), self._purge_delay_ms()
-        self._erasures.look(now, delay)
+        self.erasures.look(now, delay)
         with self.store.read() as snapshot:
             dirty = snapshot.dirty_since
         self.maintenance.builds.reclaim()
         self.maintenance.damages.glance()
         self._dropped_files.tick()
-        waiting = self._erasures.due(now - delay)
+        waiting = self.erasures.due(now - delay)
         for partition in waiting:
             self.maintenance.look_at(partition)
         # While one is under way, what is dirty may be what it is about to leave out.
         may_compact = not (self.reserve.full or self.maintenance.compacting)
         if dirty and dirty <= now - delay and may_compact:
             self.maintenance.compact_soon(waiting)
-        self._check_overdue(now, dirty)
+        self.erasures.check_overdue(now, dirty, self.settings.lifecycle.purge_within_hours)
         if self._schedule.due(self._now()):
             self.maintenance.ask(seal_min_rows=0, merge_all=True, purge=bool(dirty))
-
-    def _check_overdue(self, now: int, dirty: int) -> None:
-        """Notices erased memories that are still in files after the time that is promised."""
-        hours = self.settings.lifecycle.purge_within_hours
-        oldest = min((at for at in (self._erasures.oldest, dirty) if at), default=now)
-        where = "segment files" if oldest == self._erasures.oldest else "the database file"
-        before = self._overdue
-        self._overdue = ""
-        if now - oldest > hours * HOUR_MS:
-            self._overdue = (
-                f"erasure is overdue: {where} hold what was erased {(now - oldest) / HOUR_MS:.1f} "
-                f"hours ago, lifecycle.purge_within_hours is {hours:g}"
-            )
-        if self._overdue and not before:
-            log.error("%s; the log tells why builds or compaction failed", self._overdue)
-        elif before and not self._overdue:
-            log.warning("no erasure is overdue any more")
 
     def sweep(self) -> None:
         """Expires, truncates and forgets what is due."""
         now = self.clock()
-        expired_before = now - self._purge_delay_ms()
-        replaced_before = now - self.settings.storage.log_retention_days * DAY_MS
-        with self.store.read() as snapshot:
-            due = (
-                bool(snapshot.due("expiry", now, 1)),
-                bool(
-                    snapshot.due("expired", expired_before, 1)
-                    or snapshot.due("replaced", replaced_before, 1)
-                ),
-                bool(snapshot.due_requests(now - DAY_MS, 1)),
-                any(
-                    snapshot.first_vectors(g.number, 1)
-                    for g in snapshot.all_generations()
-                    if g.dropped
-                ),
-            )
-        if self.leading.follows:
-            # Expiry and truncation come with the log.
-            due = (False, False, due[2], False)
-        steps: tuple[Callable[[WriteTxn], bool], ...] = (
-            sweeper.expire,
-            lambda txn: sweeper.purge(txn, expired_before, replaced_before),
-            sweeper.forget_requests,
-            purge_vectors,
+        steps = sweeper.due_steps(
+            self.store,
+            now,
+            expired_before=now - self._purge_delay_ms(),
+            replaced_before=now - self.settings.storage.log_retention_days * DAY_MS,
+            follows=self.leading.follows,
         )
-        for wanted, step in zip(due, steps, strict=True):
-            more = wanted
+        for step in steps:
+            more = True
             while more and not self._stopping.is_set():
                 more = self.writer.run(step)
                 self.checkup.upkeep_lives()
@@ -521,102 +481,6 @@ class Node:
         """Says that the node is about to stop."""
         self._ready = False
 
-    def _role(self) -> str:
-        if self.settings.node.role == "standalone":
-            return "standalone"
-        return "replica" if self.leading.follows else "primary"
-
     def health(self) -> HealthAnswer:
         """How the node is. Never blocks, never raises."""
-        reasons = [] if self._ready else ["stopping"]
-        if self._displaced:
-            reasons.append("the data directory is no longer there: changes are refused")
-        if self.reserve.full:
-            reasons.append("the disk is full: writes are refused")
-        if self._overdue:
-            reasons.append(self._overdue)
-        if self.snapshots.trouble:
-            reasons.append(self.snapshots.trouble)
-        primary = self.leading.primary()
-        if trouble := self.leading.trouble:
-            reasons.append(trouble)
-        if self.checkup.stalled:
-            reasons.append("the disk of the data directory does not answer: changes are refused")
-        try:
-            self._seen = self._look()
-        except StoreUnreadable as error:
-            self.checkup.read(sound=False)
-            reasons.append(error.message)
-        facts = replace(
-            self._seen.facts,
-            damaged_files=self.maintenance.damaged_files,
-            cold_resident_bytes=self.cold_pages.resident,
-        )
-        return HealthAnswer(
-            ready=self._ready and not self._displaced,
-            role=self._role(),
-            position=self._seen.text,
-            degraded=self.degradation.current,
-            load=Load(
-                self.writer.queued, self.settings.storage.write_queue_max, self.memory.active_calls
-            ),
-            store=facts,
-            version=__version__,
-            store_id=self.store.store_id,
-            reasons=tuple(reasons),
-            lag_positions=primary.lag_positions,
-            lag_ms=primary.lag_ms,
-            epoch=self._seen.epoch,
-        )
-
-    def _look(self) -> Stored:
-        settings = self.settings
-        with self.store.read() as snapshot:
-            return stored(
-                snapshot,
-                self.generations.serving,
-                settings.index.dtype,
-                settings.storage.max_bytes,
-            )
-
-    def readings(self) -> NodeReadings:
-        """What Prometheus is told."""
-        health, rebuild = self.health(), self.rebuilds.facts()
-        return NodeReadings(
-            ready=health.ready,
-            degraded_level=int(health.degraded.level),
-            degraded_forced=self.degradation.forced,
-            write_queue=health.load.write_queue,
-            write_queue_max=health.load.write_queue_max,
-            memories=health.store.memories,
-            partitions=health.store.partitions,
-            segments=health.store.segments,
-            store_bytes=health.store.bytes,
-            store_max_bytes=health.store.max_bytes,
-            index_segment_bytes=health.store.segment_bytes,
-            cold_segments=health.store.cold_segments,
-            cold_rows=health.store.cold_rows,
-            cold_bytes=health.store.cold_bytes,
-            cold_resident_bytes=health.store.cold_resident_bytes,
-            cold_budget_bytes=self.cold_pages.budget,
-            index_tail_bytes=self.views.nbytes,
-            index_budget_bytes=self.settings.storage.tail_budget_bytes,
-            builder_running=self.maintenance.running,
-            builder_waiting=self.maintenance.waiting,
-            damaged_files=health.store.damaged_files,
-            disk_free_bytes=shutil.disk_usage(self.store.data_dir).free,
-            log_position=self._seen.position,
-            rebuild_progress=rebuild.progress.share,
-            rebuild_segments_left=rebuild.progress.segments_left if rebuild.running else 0,
-            graphs_outdated=rebuild.survey.to_rebuild,
-            snapshot_time=self.snapshots.last_time / 1_000,
-            snapshot_interval=self.snapshots.settings.interval_ms / 1_000,
-            snapshot_failing=int(bool(self.snapshots.trouble)),
-            replica_lag_ms=health.lag_ms if self.leading.follows else None,
-            replica_lag_positions=health.lag_positions if self.leading.follows else None,
-            leads=None if health.role == "standalone" else int(not self.leading.follows),
-            lease=int(self.feed.acks.lease),
-            epoch=health.epoch,
-            followers=len(self.feed.acks.followers),
-            follower_lag_positions=self.feed.behind,
-        )
+        return self.telling.health()

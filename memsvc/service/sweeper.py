@@ -7,18 +7,45 @@ more may be left.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from memsvc.domain.limits import REQUEST_ID_TTL_MS
 from memsvc.domain.log import Action, Effect, Entry, unchanged_effect
 from memsvc.domain.records import FLAG_ERASED
 from memsvc.domain.types import Status
+from memsvc.service.generations import purge_vectors
 from memsvc.store import keys
+from memsvc.store.store import Store
 from memsvc.store.write_txn import WriteTxn
 
 BATCH: Final = 2_000
 """Rows handled in one transaction, so that writes never wait long for the sweeper."""
+
+Step = Callable[[WriteTxn], bool]
+
+
+def due_steps(
+    store: Store, now: int, *, expired_before: int, replaced_before: int, follows: bool
+) -> list[Step]:
+    """The steps that have something to do. Times are UTC ms; see ``purge`` for the last two.
+    ``follows``: the log is another node's, and with it come expiry and truncation."""
+    with store.read() as snapshot:
+        steps: list[Step] = []
+        if snapshot.due_requests(now - REQUEST_ID_TTL_MS, 1):
+            steps.append(forget_requests)
+        if follows:
+            return steps
+        if snapshot.due("expiry", now, 1):
+            steps.append(expire)
+        if snapshot.due("expired", expired_before, 1) or snapshot.due(
+            "replaced", replaced_before, 1
+        ):
+            steps.append(lambda txn: purge(txn, expired_before, replaced_before))
+        dropped = (g.number for g in snapshot.all_generations() if g.dropped)
+        if any(snapshot.first_vectors(number, 1) for number in dropped):
+            steps.append(purge_vectors)
+        return steps
 
 
 def expire(txn: WriteTxn) -> bool:

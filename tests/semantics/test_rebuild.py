@@ -142,12 +142,12 @@ def test_graphs_of_earlier_settings_are_told(world: World) -> None:
     while world.node.rebuilds.survey.outdated != 1 and time.monotonic() < until:
         time.sleep(0.01)
     assert world.node.rebuilds.survey.outdated == 1
-    assert world.node.readings().graphs_outdated == 1
+    assert world.node.telling.readings().graphs_outdated == 1
     rebuilt(world)
     while world.node.rebuilds.survey.outdated and time.monotonic() < until:
         time.sleep(0.01)
-    assert world.node.readings().graphs_outdated == 0
-    assert world.node.readings().rebuild_progress == 1.0
+    assert world.node.telling.readings().graphs_outdated == 0
+    assert world.node.telling.readings().rebuild_progress == 1.0
 
 
 # -- old files ---------------------------------------------------------------------------

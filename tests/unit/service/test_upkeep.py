@@ -111,10 +111,10 @@ def test_the_oldest_erasure_is_found_whatever_its_partition(world: World) -> Non
         assert snapshot.next_erasure(0) == (1, oldest + HOUR)
         assert snapshot.next_erasure(1) == (2, oldest)
         assert snapshot.next_erasure(2) is None
-    world.node._erasures.look(world.clock.now, HOUR)
-    assert world.node._erasures.due(oldest) == [2]
-    assert world.node._erasures.due(world.clock.now) == [2, 1]
-    assert world.node._erasures.oldest == oldest
+    world.node.erasures.look(world.clock.now, HOUR)
+    assert world.node.erasures.due(oldest) == [2]
+    assert world.node.erasures.due(world.clock.now) == [2, 1]
+    assert world.node.erasures.oldest == oldest
 
 
 def test_erasures_are_not_looked_through_every_second(
@@ -122,8 +122,8 @@ def test_erasures_are_not_looked_through_every_second(
 ) -> None:
     _erase_one(world)
     looks: list[int] = []
-    find = world.node._erasures._find
-    monkeypatch.setattr(world.node._erasures, "_find", lambda: looks.append(1) or find())
+    find = world.node.erasures._find
+    monkeypatch.setattr(world.node.erasures, "_find", lambda: looks.append(1) or find())
     for _ in range(30):
         world.node.tick()
         world.clock.turn(1_000)
