@@ -18,6 +18,7 @@ from benchmarks import (
     mixed,
     query,
     readers,
+    rebuild,
     recall,
     replay,
     replicas,
@@ -30,6 +31,7 @@ from benchmarks.workspace import Workspace
 
 BENCHMARKS: Final[dict[str, ModuleType]] = {
     "recall": recall,
+    "rebuild": rebuild,
     "query": query,
     "filters": filters,
     "writes": writes,
