@@ -52,6 +52,8 @@ class Group:
         self._replica: Replica | None = None
         self._lock = threading.RLock()
         """Held while the role changes; never during a call to another node."""
+        self._given_up = 0
+        """Epoch that this node asked for and will not begin; 0 = none."""
         self._handing: tuple[str, int, float] | None = None
         self._wake = threading.Event()
         self._stopping = threading.Event()
@@ -212,10 +214,12 @@ class Group:
                 self._keep(replace(self._role, promoting=epoch))
             return self.status()
 
-    def give_up(self) -> None:
-        """On a candidate: goes on as a replica."""
+    def give_up(self, epoch: int = 0) -> None:
+        """On a candidate: goes on as a replica; ``epoch``: others may be fenced for it, among
+        them a primary that then leads again, see ``_give_back``."""
         with self._lock:
             if not self._role.leads:
+                self._given_up = epoch
                 self._keep(replace(self._role, promoting=0))
                 if self._replica is None:
                     self._follow(self._role)
@@ -280,9 +284,22 @@ class Group:
             except Exception:
                 log.exception("the other nodes were not asked; it is tried again")
 
+    def _give_back(self, others: list[Seen]) -> None:
+        """A promotion that failed may have fenced the primary, also later than it waited for
+        that. It has everything that it ever acknowledged, so that it may lead in the epoch that
+        nobody else can begin."""
+        role = self._role
+        former = next((node for node in others if node.listen == role.primary), None)
+        if not self._given_up or former is None or role.fence != self._given_up:
+            return
+        if not former.leads and (former.fence, former.primary) == (role.fence, self._own):
+            log.warning("%s is primary again: nobody was promoted", former.listen)
+            self.peers.lead(former.listen, role.fence)
+
     def _look_after(self) -> None:
         before = self._own
         others = self._others()
+        self._give_back(others)
         with self._lock:
             self._lapse()
             self._watch_strangers()

@@ -185,7 +185,7 @@ class Promotion:
             lacks = self._check(mine, heard, former, accept_loss)
             standing = group.take_over(epoch)
         except Exception:
-            group.give_up()
+            group.give_up(epoch)
             raise
         missing = [node.listen for node in others if node.listen not in fenced]
         return Promoted(standing.epoch, standing.position, former, (*silent, *missing), lacks)

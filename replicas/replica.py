@@ -56,12 +56,12 @@ def prepare(settings: Settings) -> None:
     data_dir = settings.storage.data_dir
     data_dir.mkdir(parents=True, exist_ok=True)
     role = read_role(data_dir, settings)
-    if (data_dir / ANEW).exists() and not role.leads:
-        _clear(data_dir)
-    if _begun(data_dir):
-        return
     peers = Peers(settings)
     while True:
+        if (data_dir / ANEW).exists() and not role.leads:
+            _clear(data_dir)
+        if _begun(data_dir):
+            return
         seen = [node for node in peers.look() if node.standing.store_id]
         now = leader(seen, role.fence)
         if now is not None:
@@ -126,8 +126,13 @@ def _begin(settings: Settings, role: Role, data_dir: Path) -> None:
             with store.read() as snapshot:
                 mine = feed.standing(snapshot)
             answer = source.probe(stub, mine)
-            if answer.verdict is not Verdict.FOLLOW:
+            if answer.verdict is Verdict.TOO_OLD:
                 raise FailedPrecondition(f"the primary refuses this replica: {answer.reason}")
+            if answer.verdict is Verdict.FORKED:
+                # Another was promoted since the copy was begun, and went on without its end.
+                begin_anew(data_dir, answer.reason)
+            if answer.verdict is not Verdict.FOLLOW:
+                raise BrokenOff(answer.reason)
             _level(source.follow(stub, mine), store, answer.standing.position)
         finally:
             store.close()
