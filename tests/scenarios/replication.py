@@ -55,13 +55,18 @@ def health(node: h.Node) -> pb.HealthResponse:
 
 
 def level(primary: h.Node, *replicas: h.Node, seconds: float = 30.0) -> None:
-    """Waits until replicas have what the primary has now."""
+    """Waits until replicas have what the primary has now, and say so in their answers."""
     wanted = health(primary).position
     for replica in replicas:
         until(
             lambda replica=replica: health(replica).position == wanted,  # type: ignore[misc]
             seconds,
             f"{replica.folder.name} to be level",
+        )
+        until(
+            lambda replica=replica: not h.by_vector(replica, 0).degraded.level,  # type: ignore[misc]
+            seconds,
+            f"the answers of {replica.folder.name} to be unmarked",
         )
 
 
