@@ -105,7 +105,7 @@ class Group:
         return self._own
 
     def status(self) -> Seen:
-        """What it is, as others are told. Never waits."""
+        """What it is, as others are told. Waits for no other node, nor for a change of role."""
         role, own = self._role, self._settings.replication
         return Seen(
             self._own,

@@ -39,7 +39,7 @@ class Promotion:
     def promote(self, force: bool, accept_loss: bool) -> Promoted:
         """Returns when the node takes changes. Raises FailedPrecondition when it must not,
         Unavailable when another node did not play its part; then the roles are as before, unless
-        the error says otherwise."""
+        the error says otherwise, or others were fenced already: it is to be repeated then."""
         if not self._lock.acquire(timeout=_BUSY_S):
             raise Unavailable(
                 "it is being promoted", reason="PROMOTION_FAILED", retry_after_ms=1_000

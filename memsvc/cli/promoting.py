@@ -21,15 +21,16 @@ from memsvc.client import to_plain
 def promote(target: options.Target, force: bool, accept_loss: bool, as_json: bool) -> None:
     """Make this replica the primary of its group (replication.nodes). Needs the admin right.
 
-    Without --force the primary hands over: no write is lost, reads go on, and for about a second
-    writes are refused with UNAVAILABLE. With --force, after the loss of the primary, the other
-    nodes are told to follow this one; it is refused when another replica has more of the log, or
-    when writes that were acknowledged may be missing (see replication.min_acks).
+    Without --force the primary hands over: no write is lost, reads go on, and for a moment
+    writes are refused with HANDING_OVER or NOT_PRIMARY. With --force, after the loss of the
+    primary, the other nodes are told to follow this one; it is refused when another replica has
+    more of the log, or when writes that were acknowledged may be missing (see
+    replication.min_acks).
 
     \b
     Examples:
-      memsvc promote --server replica-2:8848
-      memsvc promote --server replica-2:8848 --force
+      memsvc promote --address replica-2:8848
+      memsvc promote --address replica-2:8848 --force
     """
     if accept_loss and not force:
         raise click.UsageError("--accept-loss goes with --force")

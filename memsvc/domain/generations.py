@@ -104,7 +104,7 @@ def told(known: Iterable[Generation]) -> str:
     )
 
 
-def unknown_embedding(name: str, known: Iterable[Generation]) -> FailedPrecondition:
+def unknown_embedding(name: str, known: Sequence[Generation]) -> FailedPrecondition:
     """The error for a model that this store has no vectors of."""
     shown = told(known)
     return FailedPrecondition(

@@ -17,7 +17,7 @@ class GroupApi(Protocol):
     """The part that a node plays in its group."""
 
     def status(self) -> Seen:
-        """What it is. Never waits."""
+        """What it is. Waits for no other node, nor for a change of its role."""
 
     def fence(self, epoch: int, primary: str, store_id: str) -> tuple[bool, Seen]:
         """Follows ``primary`` and nobody of an epoch below from here on; whether it does, and

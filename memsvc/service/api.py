@@ -56,7 +56,7 @@ class MemoryApi(Protocol):
         """Erases or lowers memories."""
 
     def health(self) -> HealthAnswer:
-        """Never blocks, never raises."""
+        """Never raises; waits for nothing but the database file to be replaced."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -482,5 +482,5 @@ class Node:
         self._ready = False
 
     def health(self) -> HealthAnswer:
-        """How the node is. Never blocks, never raises."""
+        """How the node is. Never raises; waits for nothing but the database file to be replaced."""
         return self.telling.health()

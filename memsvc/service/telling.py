@@ -25,7 +25,7 @@ class Telling:
         self._seen = self._look()
 
     def health(self) -> HealthAnswer:
-        """How the node is. Never blocks, never raises."""
+        """How the node is. Never raises; waits for nothing but the database file to be replaced."""
         node = self._node
         reasons = [] if node.ready else ["stopping"]
         if node.displaced:

@@ -242,7 +242,7 @@ class AdminServiceServicer:
 
     def Promote(self, request, context):
         """Makes this replica the primary of its group (replication.nodes). Without "force" its
-        primary hands over: no write is lost, and none is taken for about a second. With it the others are
+        primary hands over: no write is lost, and none is taken for a moment. With it the others are
         told to follow this node; what the former primary alone has is given up.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

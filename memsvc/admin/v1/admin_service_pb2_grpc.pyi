@@ -71,7 +71,7 @@ class AdminServiceStub:
     """Takes a snapshot now, into storage.snapshot_dir of the node."""
     Promote: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.PromoteRequest, _admin_service_pb2.PromoteResponse]
     """Makes this replica the primary of its group (replication.nodes). Without "force" its
-    primary hands over: no write is lost, and none is taken for about a second. With it the others are
+    primary hands over: no write is lost, and none is taken for a moment. With it the others are
     told to follow this node; what the former primary alone has is given up.
     """
 
@@ -118,7 +118,7 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Takes a snapshot now, into storage.snapshot_dir of the node."""
     Promote: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.PromoteRequest, _admin_service_pb2.PromoteResponse]  # type: ignore[assignment]
     """Makes this replica the primary of its group (replication.nodes). Without "force" its
-    primary hands over: no write is lost, and none is taken for about a second. With it the others are
+    primary hands over: no write is lost, and none is taken for a moment. With it the others are
     told to follow this node; what the former primary alone has is given up.
     """
 
@@ -264,7 +264,7 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_service_pb2.PromoteResponse, _abc.Awaitable[_admin_service_pb2.PromoteResponse]]:
         """Makes this replica the primary of its group (replication.nodes). Without "force" its
-        primary hands over: no write is lost, and none is taken for about a second. With it the others are
+        primary hands over: no write is lost, and none is taken for a moment. With it the others are
         told to follow this node; what the former primary alone has is given up.
         """
 
