@@ -96,7 +96,12 @@ class Server:
                 settings.tokens_path, namespace_scope=settings.auth.namespace_scope
             )
         follows = not read_role(settings.storage.data_dir, settings).leads
-        self.node = Node(settings, metrics=self.metrics, follows=follows)
+        self.node = Node(
+            settings,
+            metrics=self.metrics,
+            follows=follows,
+            asks_first=settings.node.role != "standalone",
+        )
         self.restart = threading.Event()
         """Set when the process should end and be started again, to copy its primary anew."""
         self._group, self._feed = self._replication(settings)

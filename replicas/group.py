@@ -15,13 +15,13 @@ from dataclasses import replace
 from typing import Final
 
 from memsvc.config import Settings
-from memsvc.domain.errors import FailedPrecondition
-from memsvc.domain.group import Role, Seen, deposed, leader
+from memsvc.domain.errors import FailedPrecondition, MemsvcError
+from memsvc.domain.group import Role, Seen, deposed, leader, next_epoch
 from memsvc.domain.replication import Standing
 from memsvc.service.identity import node_id
 from memsvc.service.node import Node
 from replicas.peers import Peers
-from replicas.replica import REPLICA, Replica, begin_anew
+from replicas.replica import ANEW, REPLICA, Replica, begin_anew
 from replicas.role import read_role, write_role
 
 log = logging.getLogger(__name__)
@@ -66,10 +66,7 @@ class Group:
         others = self._others()
         with self._lock:
             if self._role.leads:
-                self._finish_promotion()
-                later = deposed(self.status(), others)
-                if later is not None:
-                    self._step_down(later.listen, later.standing.epoch)
+                self._take_up_lead(others)
             else:
                 self._follow(self._role)
         self._thread.start()
@@ -83,13 +80,33 @@ class Group:
         if self._replica is not None:
             self._replica.stop()
 
+    def _take_up_lead(self, others: list[Seen]) -> None:
+        marker, fence = self.node.store.data_dir / REPLICA, self._role.fence
+        now = leader(others, fence)
+        if now is not None and marker.exists() and fence <= self.node.standing().epoch:
+            log.error(
+                "node.role says primary, but this store is a copy and %s leads: it is followed. "
+                "To have another primary, promote it",
+                now.listen,
+            )
+            self._step_down(now.listen, fence)
+            return
+        self._finish_promotion()
+        later = deposed(self.status(), others)
+        if later is not None:
+            self._step_down(later.listen, later.standing.epoch)
+        else:
+            self.node.leading.resume()
+
     def _finish_promotion(self) -> None:
-        """A promotion that a crash broke off after it was written down. Also the configuration
-        may have made a replica a primary."""
+        """A promotion that was broken off after it was written down, by a crash or a full disk.
+        Also the configuration may have made a replica a primary."""
         marker = self.node.store.data_dir / REPLICA
-        epoch = self.node.standing().epoch
+        mine = self.status()
+        epoch = mine.standing.epoch
         if marker.exists() or self._role.fence > epoch:
-            self.node.leading.lead(max(epoch + 1, self._role.fence))
+            promised = self._role.fence if self._role.fence > epoch else next_epoch([mine])
+            self.node.leading.lead(promised)
             marker.unlink(missing_ok=True)
 
     # -- what it is --------------------------------------------------------------------
@@ -146,7 +163,7 @@ class Group:
         with self._changing() as free:
             mine = self.status()
             late = epoch <= max(mine.fence, mine.standing.epoch)
-            if not free or late or store_id != mine.standing.store_id:
+            if not free or late or store_id != mine.standing.store_id or self._unfit:
                 return False, mine
             log.warning("%s is about to be primary, of epoch %d", primary, epoch)
             self._step_down(primary, epoch)
@@ -181,7 +198,7 @@ class Group:
     def lead(self, epoch: int) -> bool:
         """Begins an epoch that another node has given up; whether it does."""
         with self._changing() as free:
-            if not free or self._role.leads or self._role.fence != epoch:
+            if not free or self._role.leads or self._role.fence != epoch or self._unfit:
                 return False
             self.take_over(epoch)
             return True
@@ -207,9 +224,11 @@ class Group:
             mine = self.status()
             if self._role.leads or epoch <= max(mine.fence, mine.standing.epoch):
                 raise _overtaken()
+            if self._unfit:
+                raise _about_to_begin_anew()
             if alone:
-                self._end_following()
                 self._keep(replace(self._role, fence=epoch))
+                self._end_following()
             else:
                 self._keep(replace(self._role, promoting=epoch))
             return self.status()
@@ -220,9 +239,9 @@ class Group:
         with self._lock:
             if not self._role.leads:
                 self._given_up = epoch
-                self._keep(replace(self._role, promoting=0))
                 if self._replica is None:
                     self._follow(self._role)
+                self._keep(replace(self._role, promoting=0))
 
     def take_over(self, epoch: int) -> Standing:
         """Becomes primary; the caller has seen to it that nobody else is. Where the epoch
@@ -233,20 +252,35 @@ class Group:
                 raise _overtaken()
             outbox = self._replica.outbox if self._replica is not None else None
             self._end_following()
+            if self._unfit:
+                raise _about_to_begin_anew()
             self._keep(mine.leading(epoch))
             standing = self.node.leading.lead(epoch)
             (self.node.store.data_dir / REPLICA).unlink(missing_ok=True)
             log.warning("this node is primary, of epoch %d", epoch)
-        for batch in outbox.left(self.node_id) if outbox is not None else ():
-            self.node.feed.take_recalls(batch)
+        try:
+            for batch in outbox.left(self.node_id) if outbox is not None else ():
+                self.node.feed.take_recalls(batch)
+        except MemsvcError as error:
+            log.warning("recalls that waited are not counted: %s", error)
         return standing
 
     def _step_down(self, primary: str, epoch: int) -> None:
-        if self._role.leads:
+        """Follows another from here on. When that cannot be written down it raises, and the
+        node is what it was: one that is neither primary nor follows would be of no use."""
+        leads = self._role.leads
+        if leads:
+            self.node.leading.freeze()
+        try:
+            self._keep(self._role.following(primary, epoch))
+        except OSError:
+            if leads and self._handing is None:
+                self.node.leading.resume()
+            raise
+        if leads:
             self.node.leading.follow()
-        self._end_following()
         self._handing = None
-        self._keep(self._role.following(primary, epoch))
+        self._end_following()
         self._follow(self._role)
 
     def _follow(self, role: Role) -> None:
@@ -266,7 +300,13 @@ class Group:
             self._replica.stop()
             self._replica = None
 
+    @property
+    def _unfit(self) -> bool:
+        """Whether the next start removes what is here."""
+        return (self.node.store.data_dir / ANEW).exists()
+
     def _keep(self, role: Role) -> None:
+        """Raises OSError; the role is the one before then."""
         write_role(self.node.store.data_dir, role)
         self._role = role
 
@@ -318,8 +358,8 @@ class Group:
             now = leader(others, role.fence)
             if now is not None and now.listen != role.primary:
                 log.info("%s is primary now", now.listen)
-                self._end_following()
                 self._keep(role.following(now.listen, role.fence))
+                self._end_following()
                 self._follow(self._role)
                 return
             if replace(role, promoting=self._role.promoting) != self._role:
@@ -349,6 +389,14 @@ class Group:
             log.warning("%s did not take over: this node goes on as primary", self._handing[0])
             self._handing = None
             self.node.leading.resume()
+
+
+def _about_to_begin_anew() -> FailedPrecondition:
+    return FailedPrecondition(
+        "what this node has is no beginning of the primary's log: it is about to copy it anew",
+        reason="NOT_BOOTSTRAPPED",
+        hint="promote another node, or wait until this one has copied its primary",
+    )
 
 
 def _overtaken() -> FailedPrecondition:

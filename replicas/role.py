@@ -55,5 +55,7 @@ def read_role(data_dir: Path, settings: Settings) -> Role:
 def write_role(data_dir: Path, role: Role) -> None:
     """Remembers it; on disk when this returns."""
     temporary = data_dir / f"{NAME}.new"
+    # One that a crash has left may be finished, and so not to be written to.
+    temporary.unlink(missing_ok=True)
     temporary.write_text(json.dumps({"format": _FORMAT, **asdict(role)}) + "\n", encoding="utf-8")
     publish(temporary, data_dir / NAME)

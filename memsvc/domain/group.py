@@ -10,8 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from memsvc.domain.replication import Standing
+
+EPOCHS_APART: Final = 1 << 16
+"""Promotions begin epochs that are multiples of it. A primary that has lost positions begins the
+next one by itself and asks nobody, so without room in between one that was cut off and crashed
+would claim the very epoch of the node that was promoted in its place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +75,10 @@ class Seen:
 
 
 def next_epoch(nodes: Sequence[Seen]) -> int:
-    """An epoch that none of the nodes has seen or promised."""
-    return 1 + max(max(node.fence, node.standing.epoch) for node in nodes)
+    """An epoch for a promotion: above all that the nodes have seen or promised, and all that a
+    former primary may have begun alone meanwhile."""
+    seen = max(max(node.fence, node.standing.epoch) for node in nodes)
+    return (seen // EPOCHS_APART + 1) * EPOCHS_APART
 
 
 def further(candidate: Seen, others: Sequence[Seen], former: str) -> Seen | None:

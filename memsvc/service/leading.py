@@ -56,6 +56,11 @@ class Leading:
         return not self._feed.leads
 
     @property
+    def appends(self) -> bool:
+        """Whether this node may put entries into the log now."""
+        return not (self.follows or self._handing_over)
+
+    @property
     def trouble(self) -> str:
         """What people should know about it; "" = nothing."""
         if self.warning:
@@ -101,13 +106,18 @@ class Leading:
     # -- changing ----------------------------------------------------------------------
 
     def freeze(self) -> Standing:
-        """Appends nothing more, and tells where the log ends. Readers and followers go on."""
+        """Appends nothing more, and tells where the log ends. Readers and followers go on. Where
+        the writer cannot say so, what it was before is as it was."""
         with self._lock:
-            self._handing_over = True
-            self._store.follower = True
-            # A transaction that had begun may still append; this one comes after it.
-            self._writer.run(lambda _txn: None)
-            return self._standing()
+            before = self._handing_over, self._store.follower
+            self._handing_over = self._store.follower = True
+            try:
+                # A transaction that had begun may still append; this one comes after it.
+                self._writer.run(lambda _txn: None)
+                return self._standing()
+            except BaseException:
+                self._handing_over, self._store.follower = before
+                raise
 
     def resume(self) -> None:
         """Leads on after ``freeze``."""
@@ -116,20 +126,18 @@ class Leading:
                 self._store.follower = False
             self._handing_over = False
 
-    def follow(self) -> Standing:
-        """Leads no longer: its followers are sent away, and it appends nothing."""
-        standing = self.freeze()
+    def follow(self) -> None:
+        """Leads no longer, after ``freeze``: its followers are sent away."""
         with self._lock:
             self._feed.leads = False
             self._handing_over = False
         self.on_changed()
-        return standing
 
     def lead(self, epoch: int) -> Standing:
         """Begins an epoch and takes changes. The caller has seen to it that nobody else does."""
         with self._lock:
             self._writer.run(lambda txn: txn.begin_epoch(epoch, "promoted"))
-            self._store.follower = False
+            self._store.follower = self._handing_over = False
             self.primary, self.send_recalls = Primary, None
             self._feed.leads = True
             standing = self._standing()

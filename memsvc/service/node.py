@@ -88,7 +88,8 @@ def system_clock() -> int:
 class Node:
     """An open node. ``clock`` gives UTC ms and ``random(n)`` n bytes; tests give their own,
     and ``builders`` when segments are to be built without a process. ``follows``: the log is
-    another node's, as long as ``leading`` is not told otherwise.
+    another node's, as long as ``leading`` is not told otherwise; ``asks_first``: nothing is
+    appended before it is told to resume.
 
     Raises FailedPrecondition when the settings do not fit the store or the directory is in
     use. ``memory`` has the calls, ``health()`` tells how the node is.
@@ -104,6 +105,7 @@ class Node:
         upkeep: bool = True,
         builders: Callable[[Path], Builder] = Builder,
         follows: bool = False,
+        asks_first: bool = False,
     ) -> None:
         self.settings = settings
         self.clock = clock
@@ -116,7 +118,7 @@ class Node:
         self._ready = True
         self._generations_changed = False
         with ExitStack() as undo:
-            self._open(settings, random, builders, follows, undo)
+            self._open(settings, random, builders, follows, asks_first, undo)
             self.maintenance.start()
             self.rebuilds.begin()
             undo.pop_all()
@@ -132,6 +134,7 @@ class Node:
         random: Callable[[int], bytes],
         builders: Callable[[Path], Builder],
         follows: bool,
+        asks_first: bool,
         undo: ExitStack,
     ) -> None:
         """``undo`` closes again what was opened, when the rest of the start fails."""
@@ -240,6 +243,8 @@ class Node:
         acks = Acks(ack_settings(settings))
         self.feed = Feed(self.store, self.writer, self.progress, acks, self.clock)
         self.leading = Leading(self.store, self.writer, self.feed)
+        if asks_first:
+            self.leading.freeze()
         self.degradation.mark = self.leading.mark
         self.checkup = Checkup(
             self.degradation,
@@ -404,7 +409,8 @@ class Node:
             now,
             expired_before=now - self._purge_delay_ms(),
             replaced_before=now - self.settings.storage.log_retention_days * DAY_MS,
-            follows=self.leading.follows,
+            # Or it is about to be, or not yet known whose the log is.
+            follows=not self.leading.appends,
         )
         for step in steps:
             more = True
@@ -432,6 +438,8 @@ class Node:
         self.writer.run(apply)
 
     def _flush_recalls(self) -> None:
+        if not (self.leading.follows or self.leading.appends):
+            return  # about to hand over; then they go to the new primary
         for batch in self.recalls.batches():
             self.leading.take_recalls(batch)
 

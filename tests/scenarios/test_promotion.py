@@ -11,6 +11,7 @@ from contextlib import suppress
 import grpc
 import pytest
 
+from memsvc.domain.group import EPOCHS_APART
 from memsvc.v1 import memory_service_pb2 as pb
 from tests.scenarios import groups as g
 from tests.scenarios import harness as h
@@ -56,7 +57,7 @@ def test_a_switch_over_loses_no_write_and_fails_no_read(make_node: r.MakeNode) -
         thread.start()
     until(lambda: len(written) > 20, 60, "some writes")
     made = g.promote(b)
-    assert (made.epoch, made.may_lack, list(made.silent)) == (2, False, [])
+    assert (made.epoch, made.may_lack, list(made.silent)) == (EPOCHS_APART, False, [])
     before = len(written)
     until(lambda: len(written) > before + 20, 60, "writes to go on")
     done.set()

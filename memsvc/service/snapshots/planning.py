@@ -82,7 +82,7 @@ def make_plan(logs: list[FoundLog], position: int | None, at_ms: int | None, now
     point that no log has."""
     main = max(logs, key=lambda one: (one.log.epoch, one.log.position))
     # Two restores of one snapshot are two histories: the clock keeps their epochs apart.
-    epoch = max(max(one.log.epoch for one in logs) + 1, now_ms // 1_000)
+    epoch = max(max(one.log.epoch for one in logs) + 1, now_ms)
     last = main.log.position
     wanted = last if position is None else position
     plan = Plan(main, None, wanted, logs, epoch)

@@ -6,7 +6,16 @@ from itertools import combinations, product
 
 import pytest
 
-from memsvc.domain.group import Role, Seen, deposed, further, leader, may_lack, next_epoch
+from memsvc.domain.group import (
+    EPOCHS_APART,
+    Role,
+    Seen,
+    deposed,
+    further,
+    leader,
+    may_lack,
+    next_epoch,
+)
 from memsvc.domain.replication import Standing
 
 
@@ -54,7 +63,8 @@ def test_the_furthest_is_by_epoch_before_position() -> None:
 
 
 def test_an_epoch_is_above_all_that_were_begun_or_promised() -> None:
-    assert next_epoch([seen("a", epoch=3), seen("b", epoch=2, fence=7)]) == 8
+    assert next_epoch([seen("a", epoch=3), seen("b", epoch=2, fence=7)]) == EPOCHS_APART
+    assert next_epoch([seen("a", epoch=EPOCHS_APART + 3)]) == 2 * EPOCHS_APART
 
 
 def test_a_primary_gives_way_to_one_of_a_later_epoch_only() -> None:

@@ -1,0 +1,130 @@
+"""Promotions beside crashes, full disks and mistakes; each test is named after what it prevents."""
+
+from __future__ import annotations
+
+import grpc
+import pytest
+
+from memsvc.v1 import memory_service_pb2 as pb
+from tests.scenarios import groups as g
+from tests.scenarios import harness as h
+from tests.scenarios import replication as r
+from tests.scenarios.network import Switch
+from tests.waiting import until
+
+
+@pytest.mark.parametrize("name", ["0" * 16, "f" * 16])
+def test_a_former_primary_that_lost_positions_alone_does_not_depose_the_promoted_one(
+    make_node: r.MakeNode, name: str
+) -> None:
+    """Both begin an epoch, and neither knows of the other's."""
+    with Switch() as switch:
+        nodes = a, b = g.make_group(make_node, ("a", "b"), switch, storage__wal_sync="every_1000ms")
+        a.data_dir.mkdir()
+        (a.data_dir / "node_id").write_text(f"{name}\n")
+        g.start(nodes)
+        h.fill(a, range(10))
+        until(lambda: len(h.browse(b)) == 10, 30, "b to have all")
+        switch.cut("a")
+        h.fill(a, range(100, 103))
+        a.kill()
+        g.promote(b, force=True, accept_loss=True)
+        kept = h.fill(b, range(200, 210))
+        a.start()
+        h.fill(a, range(300, 303))
+        switch.heal("a")
+        g.await_role(a, pb.ROLE_REPLICA)
+        assert a.process is not None
+        assert a.process.wait(60) == 75
+        a.start()
+        r.level(b, a)
+        assert (g.role(a), g.role(b)) == (pb.ROLE_REPLICA, pb.ROLE_PRIMARY)
+        for node in nodes:
+            found = h.browse(node)
+            assert set(kept) <= set(found)
+            assert len(found) == 20
+
+
+def test_a_crashed_primary_that_was_replaced_adds_nothing_to_its_log_before_it_follows(
+    make_node: r.MakeNode,
+) -> None:
+    """It would have to copy everything anew because of one entry that nobody needs."""
+    nodes = a, b = g.make_group(
+        make_node, ("a", "b"), storage__wal_sync="every_1000ms", storage__seal_rows=100
+    )
+    g.start(nodes)
+    h.fill(a, range(150))
+    until(lambda: len(h.browse(b)) == 150, 30, "b to have all")
+    a.kill()
+    g.promote(b, force=True, accept_loss=True)
+    h.fill(b, range(200, 210))
+    a.start()
+    g.await_role(a, pb.ROLE_REPLICA)
+    r.level(b, a)
+    assert a.process is not None
+    assert a.process.poll() is None
+    assert not (a.data_dir / "surplus").exists()
+    assert len(h.browse(a)) == 160
+
+
+def test_a_role_that_cannot_be_written_down_leaves_everybody_what_they_were(
+    make_node: r.MakeNode,
+) -> None:
+    nodes = a, b, c = g.make_group(make_node)
+    g.start(nodes)
+    h.fill(a, range(10))
+    r.level(a, b, c)
+    in_the_way = [node.data_dir / "ROLE.new" for node in nodes]
+    for blocked, node in ((a, b), (b, b)):
+        block = blocked.data_dir / "ROLE.new"
+        block.mkdir()
+        for how in ({}, {"force": True, "accept_loss": True}):
+            if blocked is a and how:
+                # What cannot be fenced counts as silent; another primary would be one by choice.
+                continue
+            with pytest.raises(grpc.RpcError):
+                g.promote(node, **how)
+            assert g.write_somewhere([a], 100 + len(how)) is a
+            r.level(a, b, c)
+        block.rmdir()
+    # A replica that cannot note its new primary follows it once it can.
+    in_the_way[2].mkdir()
+    assert not g.promote(b).may_lack
+    g.write_somewhere([b], 200)
+    in_the_way[2].rmdir()
+    r.level(b, a, c)
+    assert [g.role(node) for node in nodes] == [
+        pb.ROLE_REPLICA,
+        pb.ROLE_PRIMARY,
+        pb.ROLE_REPLICA,
+    ]
+
+
+def test_a_copy_that_is_configured_as_primary_does_not_depose_a_living_one(
+    make_node: r.MakeNode,
+) -> None:
+    nodes = a, b = g.make_group(make_node, ("a", "b"))
+    g.start(nodes)
+    b.stop()
+    kept = h.fill(a, range(20))
+    b.configure(node__role="primary", replication__primary="")
+    b.start()
+    r.level(a, b)
+    assert (g.role(a), g.role(b)) == (pb.ROLE_PRIMARY, pb.ROLE_REPLICA)
+    assert set(h.browse(b)) == set(kept)
+    # When nobody else leads, the configuration counts.
+    a.stop()
+    b.stop()
+    b.configure(replication__listen=b.settings["replication.listen"], log__level="debug")
+    (b.data_dir / "ROLE").unlink()
+    b.start()
+    assert g.role(b) == pb.ROLE_PRIMARY
+
+
+def test_a_node_that_is_about_to_begin_anew_is_not_promoted(make_node: r.MakeNode) -> None:
+    """Its store is no beginning of the primary's, and the next start would remove it."""
+    nodes = _, b = g.make_group(make_node, ("a", "b"))
+    g.start(nodes)
+    (b.data_dir / "BEGIN_ANEW").write_text("for a test\n")
+    assert g.refusal(b) == "NOT_BOOTSTRAPPED"
+    assert g.refusal(b, force=True, accept_loss=True) == "NOT_BOOTSTRAPPED"
