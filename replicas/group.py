@@ -47,6 +47,8 @@ class Group:
         self._on_restart = on_restart
         self._role = read_role(node.store.data_dir, settings)
         self._own = ""
+        self.twins: list[str] = []
+        """Nodes with this node's name, when there are several: data directories were copied."""
         self._strangers: list[Seen] = []
         """Primaries of another store among the nodes of the group."""
         self._replica: Replica | None = None
@@ -138,7 +140,10 @@ class Group:
     def look(self) -> tuple[list[Seen], list[str]]:
         """What the others say they are, and which are silent. Finds out which this node is."""
         seen = self.peers.look()
-        mine = next((found.listen for found in seen if found.node_id == self.node_id), self._own)
+        found_here = [found.listen for found in seen if found.node_id == self.node_id]
+        self.twins = found_here if len(found_here) > 1 else []
+        # With several it is none: nobody could tell whose acknowledgement is whose.
+        mine = "" if self.twins else (found_here or [self._own])[0]
         self._own = mine
         store_id = self.node.store.store_id
         others = [
@@ -245,7 +250,8 @@ class Group:
 
     def take_over(self, epoch: int) -> Standing:
         """Becomes primary; the caller has seen to it that nobody else is. Where the epoch
-        begins. Raises FailedPrecondition when another was faster."""
+        begins. Raises FailedPrecondition when another was faster, OSError; it is
+        a replica then."""
         with self._lock:
             mine = self._role
             if mine.leads or epoch < mine.fence or epoch <= self.node.standing().epoch:
@@ -254,7 +260,11 @@ class Group:
             self._end_following()
             if self._unfit:
                 raise _about_to_begin_anew()
-            self._keep(mine.leading(epoch))
+            try:
+                self._keep(mine.leading(epoch))
+            except OSError:
+                self._follow(mine)
+                raise
             standing = self.node.leading.lead(epoch)
             (self.node.store.data_dir / REPLICA).unlink(missing_ok=True)
             log.warning("this node is primary, of epoch %d", epoch)
@@ -380,6 +390,11 @@ class Group:
                 self._on_restart(f"this store is empty, {other.listen} holds the group's")
                 return
             warning = f"{other.listen} is of the same group and primary of another store"
+        if self.twins:
+            warning = (
+                f"{' and '.join(self.twins)} have one name and cannot be told apart: when the "
+                "data directory of one is a copy, remove its file node_id and restart it"
+            )
         if warning and not self.node.leading.warning:
             log.error("%s", warning)
         self.node.leading.warning = warning

@@ -35,6 +35,7 @@ class Promotion:
     def __init__(self, group: Group) -> None:
         self._group = group
         self._lock = threading.Lock()
+        self._finishing = threading.Thread()
 
     def promote(self, force: bool, accept_loss: bool) -> Promoted:
         """Returns when the node takes changes. Raises FailedPrecondition when it must not,
@@ -55,6 +56,13 @@ class Promotion:
                     hint="set replication.nodes, the same list on every node",
                 )
             others, silent = group.look()
+            if group.twins:
+                raise FailedPrecondition(
+                    f"{' and '.join(group.twins)} have this node's name",
+                    reason="NO_GROUP",
+                    hint="when the data directory of one is a copy, remove its file node_id and "
+                    "restart it; list each node once",
+                )
             if not group.own:
                 raise FailedPrecondition(
                     "none of replication.nodes is this node",
@@ -65,13 +73,18 @@ class Promotion:
                 return self._by_force(others, silent, accept_loss)
             return self._in_order(others, silent)
         finally:
+            self.start()
             self._lock.release()
 
     def start(self) -> None:
-        """After a restart: where the primary was about to hand over, asks it again until it says
-        whether it has, or this node is told otherwise."""
-        if self._group.role.promoting:
-            threading.Thread(target=self._finish, name="memsvc-promotion", daemon=True).start()
+        """Where the primary may have handed over, after a restart or an answer that was lost: asks
+        it again until it says whether it has, or this node is told otherwise. If it has, nobody
+        leads before this node does."""
+        if self._group.role.promoting and not self._finishing.is_alive():
+            self._finishing = threading.Thread(
+                target=self._finish, name="memsvc-promotion", daemon=True
+            )
+            self._finishing.start()
 
     def _finish(self) -> None:
         role = self._group.role
@@ -84,10 +97,10 @@ class Promotion:
                         return
                 time.sleep(_AGAIN_S)
         except MemsvcError as error:
-            log.warning("the promotion that a crash broke off is given up: %s", error)
+            log.warning("the promotion that was broken off is given up: %s", error)
 
     def _asked_again(self, role: Role) -> bool:
-        """Whether the promotion of before the restart has come to its end."""
+        """Whether the promotion that was broken off has come to its end."""
         if self._group.role.promoting != role.promoting:
             return True  # by force, meanwhile
         answer = self._ask_to_commit(role.primary, role.promoting)
@@ -132,17 +145,19 @@ class Promotion:
         while not isinstance(answer := self._ask_to_commit(former, epoch), Standing):
             if tries == _TRIES:
                 raise Unavailable(
-                    f"whether {former} has handed over is not known: {told_by(answer)}",
+                    f"{former} has handed over, but that cannot be written down here: {answer}"
+                    if isinstance(answer, OSError)
+                    else f"whether {former} has handed over is not known: {told_by(answer)}",
                     reason="PROMOTION_FAILED",
-                    hint="promote again, with force when the former primary is lost",
+                    hint="it goes on by itself; promote with force when the former primary is lost",
                 ) from answer
             tries += 1
             time.sleep(_AGAIN_S)
         return answer
 
-    def _ask_to_commit(self, former: str, epoch: int) -> Standing | grpc.RpcError:
-        """Takes over when the former primary has handed over; the error when it does not answer.
-        Raises Unavailable when it has not, and will not."""
+    def _ask_to_commit(self, former: str, epoch: int) -> Standing | grpc.RpcError | OSError:
+        """Takes over when the former primary has handed over; the error when it does not answer,
+        or this node cannot write down that it leads. Raises Unavailable when it has not, and will not."""
         group = self._group
         try:
             answer = group.peers.hand_over(former, self._request(pb.HAND_OVER_STEP_COMMIT, epoch))
@@ -151,7 +166,10 @@ class Promotion:
         if not answer.done:
             group.give_up()
             raise _failed(f"{former} did not hand over: {answer.reason}")
-        return group.take_over(epoch)
+        try:
+            return group.take_over(epoch)
+        except OSError as error:
+            return error
 
     def _request(self, step: pb.HandOverStep.ValueType, epoch: int) -> pb.HandOverRequest:
         group = self._group

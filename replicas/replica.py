@@ -23,8 +23,9 @@ from memsvc.service.identity import node_id
 from memsvc.service.leading import Primary
 from memsvc.service.node import Node
 from memsvc.store import feed
-from memsvc.store.codec import decode_record
+from memsvc.store.codec import UnknownFormat, decode_record
 from memsvc.store.store import Store
+from memsvc.store.write_txn import Diverged
 from replicas.copying import INCOMING, Incoming, place
 from replicas.course import Step
 from replicas.follower import SILENT_S, Follower
@@ -105,7 +106,9 @@ def begin_anew(data_dir: Path, reason: str) -> None:
 
 
 def _begin(settings: Settings, role: Role, data_dir: Path) -> None:
-    """Copies a snapshot, and follows the log until it was level with the primary once."""
+    """Copies a snapshot, and follows the log until it was level with the primary once. Raises
+    BrokenOff when another try, perhaps with another primary, may go better; FailedPrecondition
+    when it needs newer software; grpc.RpcError."""
     source = Source(settings, role.primary, node_id(data_dir), fence=role.fence)
     (data_dir / COPYING).touch()
     (data_dir / REPLICA).touch()
@@ -126,16 +129,21 @@ def _begin(settings: Settings, role: Role, data_dir: Path) -> None:
             with store.read() as snapshot:
                 mine = feed.standing(snapshot)
             answer = source.probe(stub, mine)
-            if answer.verdict is Verdict.TOO_OLD:
-                raise FailedPrecondition(f"the primary refuses this replica: {answer.reason}")
-            if answer.verdict is Verdict.FORKED:
-                # Another was promoted since the copy was begun, and went on without its end.
-                begin_anew(data_dir, answer.reason)
-            if answer.verdict is not Verdict.FOLLOW:
-                raise BrokenOff(answer.reason)
-            _level(source.follow(stub, mine), store, answer.standing.position)
+            if answer.verdict is Verdict.FOLLOW:
+                _level(source.follow(stub, mine), store, answer.standing.position)
+        except Diverged as error:
+            answer = replace(answer, verdict=Verdict.FORKED, reason=str(error))
+        except UnknownFormat as error:
+            answer = replace(answer, verdict=Verdict.TOO_OLD, reason=str(error))
         finally:
             store.close()
+    if answer.verdict is Verdict.TOO_OLD:
+        raise FailedPrecondition(f"the primary refuses this replica: {answer.reason}")
+    if answer.verdict is Verdict.FORKED:
+        # Another was promoted since the copy was begun, and went on without its end.
+        begin_anew(data_dir, answer.reason)
+    if answer.verdict is not Verdict.FOLLOW:
+        raise BrokenOff(answer.reason)
     write_role(data_dir, replace(role, address=answer.address, min_acks=answer.min_acks))
     (data_dir / COPYING).unlink()
 

@@ -128,3 +128,47 @@ def test_a_node_that_is_about_to_begin_anew_is_not_promoted(make_node: r.MakeNod
     (b.data_dir / "BEGIN_ANEW").write_text("for a test\n")
     assert g.refusal(b) == "NOT_BOOTSTRAPPED"
     assert g.refusal(b, force=True, accept_loss=True) == "NOT_BOOTSTRAPPED"
+
+
+def test_a_promotion_in_the_middle_of_a_copy_does_not_end_the_copying_node_for_good(
+    make_node: r.MakeNode,
+) -> None:
+    """What it has copied so far is of a history that was given up."""
+    nodes = a, b, c = g.make_group(make_node)
+    g.start(nodes)
+    h.fill(a, range(20))
+    r.level(a, b, c)
+    b.stop()
+    h.fill(a, range(100, 105))
+    r.level(a, c)
+    c.stop()
+    (c.data_dir / "COPYING").touch()
+    a.kill()
+    b.start()
+    g.promote(b, force=True, accept_loss=True)
+    kept = h.fill(b, range(200, 203))
+    c.start()
+    r.level(b, c)
+    assert set(kept) <= set(h.browse(c))
+    assert len(h.browse(c)) == 23
+
+
+def test_a_node_whose_data_directory_was_copied_with_its_name_is_not_taken_for_the_other(
+    make_node: r.MakeNode,
+) -> None:
+    """By force it would lead beside the first, and neither would ever look at the other."""
+    nodes = a, b = g.make_group(make_node, ("a", "b"))
+    g.start(nodes)
+    b.stop()
+    own = (b.data_dir / "node_id").read_text()
+    (b.data_dir / "node_id").write_text((a.data_dir / "node_id").read_text())
+    b.start()
+    for node in nodes:
+        until(lambda node=node: "one name" in str(r.health(node).reasons), 30, "a warning")  # type: ignore[misc]
+    assert g.refusal(b, force=True, accept_loss=True) == "NO_GROUP"
+    b.stop()
+    (b.data_dir / "node_id").write_text(own)
+    b.start()
+    h.fill(a, range(10))
+    assert not g.promote(b).may_lack
+    r.level(b, a)
