@@ -72,6 +72,8 @@ class Promotion:
             if force:
                 return self._by_force(others, silent, accept_loss)
             return self._in_order(others, silent)
+        except OSError as error:
+            raise _failed(f"its role cannot be written down here: {error}") from error
         finally:
             self.start()
             self._lock.release()
@@ -157,7 +159,8 @@ class Promotion:
 
     def _ask_to_commit(self, former: str, epoch: int) -> Standing | grpc.RpcError | OSError:
         """Takes over when the former primary has handed over; the error when it does not answer,
-        or this node cannot write down that it leads. Raises Unavailable when it has not, and will not."""
+        or this node cannot write down that it leads. Raises Unavailable when that one
+        has not handed over, and will not."""
         group = self._group
         try:
             answer = group.peers.hand_over(former, self._request(pb.HAND_OVER_STEP_COMMIT, epoch))
