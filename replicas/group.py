@@ -93,7 +93,9 @@ class Group:
             )
             self._step_down(now.listen, fence)
             return
-        self._finish_promotion()
+        if leader(others, max(fence, self.node.standing().epoch + 1)) is None:
+            # Else this log would have an entry more than that of the later primary.
+            self._finish_promotion()
         later = deposed(self.status(), others)
         if later is not None:
             self._step_down(later.listen, later.standing.epoch)

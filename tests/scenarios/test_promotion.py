@@ -225,6 +225,26 @@ def test_a_switch_over_that_nobody_answers_for_does_not_keep_a_replica_from_bein
     assert len(h.browse(b)) == 25
 
 
+def test_a_promotion_that_a_crash_broke_off_is_not_finished_beside_a_later_primary(
+    make_node: r.MakeNode,
+) -> None:
+    nodes = a, b, c = g.make_group(make_node)
+    g.start(nodes)
+    h.fill(a, range(20))
+    r.level(a, b, c)
+    b.kill()
+    # As a crash leaves it between writing down that it leads, and doing so.
+    path = b.data_dir / "ROLE"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "leads": True, "fence": 2}))
+    g.promote(c)
+    b.start()
+    assert (g.role(b), g.role(c)) == (pb.ROLE_REPLICA, pb.ROLE_PRIMARY)
+    # It goes on where it was: nothing of its own to give up, nothing to copy.
+    r.level(c, a, b)
+    assert not (b.data_dir / "surplus").exists()
+    assert len(h.browse(b)) == 20
+
+
 def test_a_position_of_a_new_epoch_is_waited_for_by_a_replica_that_has_not_heard_of_it(
     make_node: r.MakeNode,
 ) -> None:
