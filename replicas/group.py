@@ -18,11 +18,13 @@ from memsvc.config import Settings
 from memsvc.domain.errors import FailedPrecondition, MemsvcError
 from memsvc.domain.group import Role, Seen, deposed, leader, next_epoch
 from memsvc.domain.replication import Standing
+from memsvc.service.derived import DAY_MS
 from memsvc.service.identity import node_id
 from memsvc.service.node import Node
 from replicas.peers import Peers
 from replicas.replica import ANEW, REPLICA, Replica, begin_anew
 from replicas.role import read_role, write_role
+from replicas.surplus import drop_surplus
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +35,7 @@ LOOK_AT_ONCE_S: Final = 0.1
 HAND_OVER_S: Final = 5.0
 """A primary that was asked to hand over goes on by itself when it is not asked to the end."""
 BUSY_S: Final = 3.0
+DROP_SURPLUS_S: Final = 3_600.0
 
 
 class Group:
@@ -325,6 +328,7 @@ class Group:
     # -- watching ----------------------------------------------------------------------
 
     def _watch(self) -> None:
+        next_drop = time.monotonic()
         while not self._stopping.is_set():
             if self._wake.wait(LOOK_S):
                 self._wake.clear()
@@ -333,6 +337,10 @@ class Group:
                 return
             try:
                 self._look_after()
+                if time.monotonic() >= next_drop:
+                    next_drop = time.monotonic() + DROP_SURPLUS_S
+                    kept_ms = self._settings.storage.log_retention_days * DAY_MS
+                    drop_surplus(self.node.store.data_dir, self.node.clock() - kept_ms)
             except Exception:
                 log.exception("the other nodes were not asked; it is tried again")
 

@@ -9,6 +9,7 @@ they made or changed, as they are here, into another that ``memsvc import`` read
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from memsvc.domain.replication import Standing
 from memsvc.segments.files import fsync_directory
 from memsvc.service.admin import exported
 from memsvc.store.snapshot import Snapshot
+
+log = logging.getLogger(__name__)
 
 FOLDER: Final = "surplus"
 
@@ -76,6 +79,15 @@ def write_surplus(snapshot: Snapshot, common: int, data_dir: Path) -> Surplus | 
     for changed in (folder, data_dir):
         fsync_directory(changed)
     return Surplus(common + 1, snapshot.position, entries, memories, count)
+
+
+def drop_surplus(data_dir: Path, before_ms: int) -> None:
+    """Removes files that were written before a time (UTC ms): they hold texts, which later
+    erasures do not reach."""
+    for path in (data_dir / FOLDER).glob("*.jsonl"):
+        if path.stat().st_mtime * 1_000 < before_ms:
+            log.warning("removing %s: its time is over", path)
+            path.unlink(missing_ok=True)
 
 
 def _entry(entry: Entry) -> dict[str, object]:
