@@ -38,6 +38,8 @@ STOP_MARGIN_S: Final = 3.0
 STANDING_S: Final = 0.05
 """How often is looked whether this node leads, and what answers are to be marked with. Readers
 know of a change that much later."""
+STANDING_AGAIN_S: Final = 0.2
+"""How often they are told where nothing has changed; well within the shortest lease."""
 
 
 class Crew:
@@ -202,12 +204,13 @@ class Crew:
         self._tell({"do": "force", "forced": _forced(self._node)})
 
     def _standings(self) -> None:
-        """Tells of changes of standing. Who is started meanwhile was told at the start."""
-        known = _standing(self._node)
+        """Tells of changes of standing, and of the same now and then: readers must know when this
+        process no longer does. Who is started meanwhile was told at the start."""
+        known, told = _standing(self._node), time.monotonic()
         while not self._stopping.wait(STANDING_S):
-            found = _standing(self._node)
-            if found != known:
-                known = found
+            found, now = _standing(self._node), time.monotonic()
+            if found != known or now - told >= STANDING_AGAIN_S:
+                known, told = found, now
                 self._send({"do": "stand", "standing": found})
 
     def _expected(self, meta: SegmentMeta) -> None:

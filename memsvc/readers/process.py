@@ -38,7 +38,7 @@ from memsvc.segments.costs import ScanCosts
 from memsvc.segments.errors import Damage
 from memsvc.service import allocator, logs, traces
 from memsvc.service.access import Access, Gate
-from memsvc.service.degradation import Degradation
+from memsvc.service.degradation import REPLICA_LAGGING, STALE, Degradation
 from memsvc.service.derived import (
     call_settings,
     indexed,
@@ -93,6 +93,7 @@ class Reader:
         self._lazy = settings.storage.wal_sync == "every_1000ms"
         self._follows = False
         self._mark = Degraded()
+        self._stood = time.monotonic()
         self._work = ThreadPoolExecutor(1, "memsvc-follow")
         self.store = FollowingStore(settings.storage.data_dir)
         self.views = Views(self.store, tail_budget(settings), indexed(settings))
@@ -105,7 +106,7 @@ class Reader:
         )
         self.cold_pages = ColdPages(self.views, settings.storage.cold_budget_bytes)
         self.degradation = Degradation()
-        self.degradation.mark = lambda: self._mark
+        self.degradation.mark = self._standing_mark
         self.recalls = RecallBuffer()
         self.queries = QueryService(
             self.store,
@@ -231,6 +232,18 @@ class Reader:
         level, reason = standing["mark"]
         self._mark = Degraded(DegradedLevel(level), reason)
         self._follows = standing["follows"]
+        self._stood = time.monotonic()
+
+    def _standing_mark(self) -> Degraded:
+        """What the node told last. When it has been silent for longer than its lease, or than a
+        replica may lag, it would have to tell this: a process that is stopped does not even
+        know that another node leads by now."""
+        own = self._settings.replication
+        most_ms, mark = (own.lease_ms if own.min_acks else 0), STALE
+        if self._follows:
+            most_ms, mark = own.max_lag_ms, REPLICA_LAGGING
+        silent_ms = 1_000 * (time.monotonic() - self._stood)
+        return mark if 0 < most_ms < silent_ms else self._mark
 
     @staticmethod
     def _do(work: Callable[[], None]) -> None:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from memsvc.domain.errors import FailedPrecondition, Unavailable
 from memsvc.domain.replication import Standing
-from memsvc.domain.types import Degraded, DegradedLevel
+from memsvc.domain.types import Degraded
+from memsvc.service.degradation import STALE
 from memsvc.service.feed import Feed
 from memsvc.service.recalls import Recalls
 from memsvc.store import feed
@@ -75,7 +76,7 @@ class Leading:
         """What answers are marked with: they are stale where another may be primary by now."""
         if self.follows or self._feed.acks.lease:
             return Degraded()
-        return Degraded(DegradedLevel.FALLBACK, "STALE")
+        return STALE
 
     def guard(self) -> None:
         """Raises what a caller is told who wants to change something, where that is not to be."""

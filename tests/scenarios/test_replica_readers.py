@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -10,6 +11,7 @@ import grpc
 import pytest
 
 from memsvc.v1 import memory_service_pb2 as pb
+from tests.scenarios import groups as g
 from tests.scenarios import harness as h
 from tests.scenarios import readers as r
 from tests.scenarios import replication as rep
@@ -92,3 +94,33 @@ def test_recalls_that_readers_of_a_replica_count_reach_the_primary(make_node: Ma
         return bool(hit.recall_count == 6)
 
     until(counted, 30, "six recalls")
+
+
+def test_readers_of_a_node_that_is_stopped_do_not_pass_for_those_of_a_primary(
+    make_node: MakeNode,
+) -> None:
+    """It is past its lease, another may lead, and it can tell its readers nothing."""
+    nodes = a, b = g.make_group(
+        make_node,
+        ("a", "b"),
+        server__readers=1,
+        replication__min_acks=1,
+        replication__lease_ms=1_000,
+        replication__max_lag_ms=1_000,
+    )
+    g.start(nodes)
+    g.write_somewhere([a], 1)
+    rep.level(a, b)
+    for node, reason in ((a, "STALE"), (b, "REPLICA_LAGGING")):
+        (connection,) = r.to_each_reader(node)
+        until(lambda c=connection: not c.query(1).degraded.level, 30, "an answer without a mark")  # type: ignore[misc]
+        node.signal(signal.SIGSTOP)
+        try:
+            until(
+                lambda c=connection, r=reason: c.query(1).degraded.reason == r,  # type: ignore[misc]
+                8,
+                reason,
+            )
+        finally:
+            node.signal(signal.SIGCONT)
+        until(lambda c=connection: not c.query(1).degraded.level, 30, "the mark to go")  # type: ignore[misc]
