@@ -11,7 +11,7 @@ from typing import Final, NoReturn
 import grpc
 
 from memsvc.domain.errors import FailedPrecondition, MemsvcError, Unavailable
-from memsvc.domain.group import Role, Seen, further, may_lack, next_epoch
+from memsvc.domain.group import Role, Seen, further, last_primary, may_lack, next_epoch
 from memsvc.domain.replication import Standing
 from memsvc.replication.v1 import group_service_pb2 as pb
 from memsvc.service.api import Promoted
@@ -181,7 +181,8 @@ class Promotion:
     # -- by force ----------------------------------------------------------------------
 
     def _by_force(self, others: list[Seen], silent: list[str], accept_loss: bool) -> Promoted:
-        group, former = self._group, self._group.role.primary
+        group, followed = self._group, self._group.role.primary
+        former = last_primary(group.status(), others)
         # Asked before anything is changed, and again of what has become of it.
         self._check(group.status(), others, former, accept_loss)
         epoch = next_epoch([group.status(), *others])
@@ -209,7 +210,7 @@ class Promotion:
             group.give_up(epoch)
             raise
         missing = [node.listen for node in others if node.listen not in fenced]
-        return Promoted(standing.epoch, standing.position, former, (*silent, *missing), lacks)
+        return Promoted(standing.epoch, standing.position, followed, (*silent, *missing), lacks)
 
     def _give_epoch_to(self, best: Seen, epoch: int) -> NoReturn:
         try:

@@ -81,6 +81,21 @@ def next_epoch(nodes: Sequence[Seen]) -> int:
     return (seen // EPOCHS_APART + 1) * EPOCHS_APART
 
 
+def last_primary(candidate: Seen, others: Sequence[Seen]) -> str:
+    """The primary of the last epoch as far as is known; "" where another node was told to follow
+    a later one than the candidate knows of. That one may have led or not, and the one that the
+    candidate followed was perhaps not the last: it cannot say that nothing is missing."""
+
+    def known(node: Seen) -> int:
+        return max(node.fence, node.standing.epoch)
+
+    for node in others:
+        told = node.listen if node.leads else node.primary
+        if known(node) > known(candidate) and told != candidate.primary:
+            return ""
+    return candidate.primary
+
+
 def further(candidate: Seen, others: Sequence[Seen], former: str) -> Seen | None:
     """A replica that has more of the log than the candidate, if there is one."""
     replicas = [node for node in others if node.listen != former]
@@ -92,10 +107,10 @@ def may_lack(candidate: Seen, others: Sequence[Seen], former: str, size: int) ->
     """Whether acknowledged entries may be missing at the candidate, which has as much of the
     log as each replica among ``others``, the nodes that answered.
 
-    ``former`` is the primary of the last epoch, ``size`` the number of nodes in the group. Where
-    the former primary itself answered, its log tells; else each acknowledged entry is on
-    ``min_acks`` of the other nodes, so one of those that answered has it unless as many kept
-    silent.
+    ``former`` is the primary of the last epoch ("" = not known), ``size`` the number of nodes in
+    the group. Where the former primary itself answered, its log tells; else each acknowledged
+    entry is on ``min_acks`` of the other nodes, so one of those that answered has it unless as
+    many kept silent.
     """
     old = next((node for node in others if node.listen == former), None)
     if old is not None:

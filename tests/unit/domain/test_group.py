@@ -12,6 +12,7 @@ from memsvc.domain.group import (
     Seen,
     deposed,
     further,
+    last_primary,
     leader,
     may_lack,
     next_epoch,
@@ -52,6 +53,18 @@ def test_without_acknowledging_replicas_only_the_former_primary_can_say_that_not
     assert may_lack(me, [other], "p", 3)
     assert not may_lack(me, [other, seen("p", 7, leads=True)], "p", 3)
     assert may_lack(me, [other, seen("p", 8, leads=True)], "p", 3)
+
+
+def test_a_former_primary_does_not_vouch_for_what_a_later_one_acknowledged() -> None:
+    # "p" handed over to "q", which is lost, and has none of its entries; "r" has them, silently.
+    me = seen("a", 7, primary="p", min_acks=1)
+    p = seen("p", 7, primary="q", fence=5, min_acks=1)
+    assert last_primary(me, [p]) == ""
+    assert may_lack(me, [p], last_primary(me, [p]), 4)
+    # Where "p" was the last, its word counts, also after it was fenced for the candidate.
+    assert last_primary(me, [seen("p", 7, leads=True)]) == "p"
+    mine = seen("a", 7, primary="p", min_acks=1, fence=5)
+    assert last_primary(mine, [seen("p", 7, primary="a", fence=5)]) == "p"
 
 
 def test_the_furthest_is_by_epoch_before_position() -> None:
