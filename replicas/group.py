@@ -173,7 +173,8 @@ class Group:
         with self._changing() as free:
             mine = self.status()
             late = epoch <= max(mine.fence, mine.standing.epoch)
-            if not free or late or store_id != mine.standing.store_id or self._unfit:
+            other = store_id != mine.standing.store_id or not primary
+            if not free or late or other or self._unfit:
                 return False, mine
             log.warning("%s is about to be primary, of epoch %d", primary, epoch)
             self._step_down(primary, epoch)
@@ -202,6 +203,8 @@ class Group:
                 return ""
             if not free or self._handing is None or self._handing[:2] != (asking, epoch):
                 return "it was asked too late: this node goes on as primary"
+            if not primary:
+                return "the node that asks does not say where it listens"
             self._step_down(primary, epoch)
             return ""
 

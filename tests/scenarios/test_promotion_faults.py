@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import signal
+import threading
+
+import grpc
 import pytest
 
 from memsvc.v1 import memory_service_pb2 as pb
+from memsvc.v1 import memory_service_pb2_grpc as rpc
 from tests.scenarios import groups as g
 from tests.scenarios import harness as h
 from tests.scenarios import replication as r
@@ -170,3 +175,70 @@ def test_a_node_whose_data_directory_was_copied_with_its_name_is_not_taken_for_t
     h.fill(a, range(10))
     assert not g.promote(b).may_lack
     r.level(b, a)
+
+
+def test_a_primary_that_was_stopped_past_its_lease_acknowledges_nothing_that_the_group_lacks(
+    make_node: r.MakeNode,
+) -> None:
+    nodes = a, b, c = g.make_group(
+        make_node, replication__min_acks=1, replication__lease_ms=1_000, server__readers=0
+    )
+    g.start(nodes)
+    done, acknowledged = threading.Event(), list[int]()
+
+    channel = grpc.insecure_channel(f"127.0.0.1:{a.port}")
+    stub = rpc.MemoryServiceStub(channel)
+
+    def write(first: int) -> None:
+        for number in range(first, first + 100_000):
+            if done.is_set():
+                return
+            try:
+                request = pb.WriteRequest(namespace=h.namespace(), items=[h.memory(number)])
+                stub.Write(request, timeout=h.CALL_S)
+            except grpc.RpcError:
+                continue
+            acknowledged.append(number)
+
+    threads = [threading.Thread(target=write, args=(n * 1_000_000,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    until(lambda: len(acknowledged) > 50, 60, "some writes")
+    a.signal(signal.SIGSTOP)
+    try:
+        led = {"NOT_THE_FURTHEST": c}.get(_forced(b), b)
+        if led is c:
+            assert _forced(c) == ""
+        for number in range(9_000_000, 9_000_005):
+            g.write_somewhere([led], number)
+            acknowledged.append(number)
+    finally:
+        a.signal(signal.SIGCONT)
+    # It follows, or ends to begin anew.
+    until(lambda: _given_way(a), 60, "the former primary to give way")
+    done.set()
+    for thread in threads:
+        thread.join()
+    channel.close()
+    contents = {hit.content for hit in h.browse(led).values()}
+    assert {h.memory(n).memory.content for n in acknowledged} <= contents
+
+
+def _given_way(node: h.Node) -> bool:
+    assert node.process is not None
+    if node.process.poll() is not None:
+        return True
+    try:
+        return g.role(node) == pb.ROLE_REPLICA
+    except grpc.RpcError:
+        node.disconnect()
+        return False
+
+
+def _forced(node: h.Node) -> str:
+    """Has a node lead by force; the reason where it must not, or another does now."""
+    try:
+        g.promote(node, force=True)
+    except grpc.RpcError as error:
+        return r.reason_of(error)[1]
+    return ""
