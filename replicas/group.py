@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Final
 
 from memsvc.config import Settings
-from memsvc.domain.errors import FailedPrecondition, MemsvcError
+from memsvc.domain.errors import FailedPrecondition, MemsvcError, Unavailable
 from memsvc.domain.group import Role, Seen, deposed, leader, next_epoch
 from memsvc.domain.replication import Standing
 from memsvc.service.derived import DAY_MS
@@ -181,10 +181,13 @@ class Group:
             return True, self.status()
 
     def prepare(self, asking: str, epoch: int) -> tuple[str, Standing]:
-        """Takes no changes for some seconds: why not ("" = it does), and where its log ends."""
+        """Takes no changes for some seconds: why not ("" = it does), and where its log ends.
+        Raises Unavailable when that cannot be said now."""
         with self._changing() as free:
             standing = self.node.standing()
-            if not free or not self._role.leads:
+            if not free:
+                raise _busy()
+            if not self._role.leads:
                 return "this node is not the primary", standing
             if self._handing is not None and self._handing[0] != asking:
                 return f"it is about to hand over to {self._handing[0]}", standing
@@ -196,12 +199,16 @@ class Group:
             return "", self.node.leading.freeze()
 
     def commit(self, asking: str, epoch: int, primary: str) -> str:
-        """Follows ``primary`` from here on: why not ("" = it does)."""
+        """Follows ``primary`` from here on: why not ("" = it does). Raises Unavailable when that
+        cannot be said now."""
         with self._changing() as free:
             role = self._role
             if not role.leads and (role.primary, role.fence) == (primary, epoch):
                 return ""
-            if not free or self._handing is None or self._handing[:2] != (asking, epoch):
+            if not free:
+                # Perhaps with this very step, on a slow disk: to say no now would be a lie.
+                raise _busy()
+            if self._handing is None or self._handing[:2] != (asking, epoch):
                 return "it was asked too late: this node goes on as primary"
             if not primary:
                 return "the node that asks does not say where it listens"
@@ -417,6 +424,10 @@ class Group:
             log.warning("%s did not take over: this node goes on as primary", self._handing[0])
             self._handing = None
             self.node.leading.resume()
+
+
+def _busy() -> Unavailable:
+    return Unavailable("the role of this node is being changed just now", reason="PROMOTION_FAILED")
 
 
 def _about_to_begin_anew() -> FailedPrecondition:

@@ -6,6 +6,7 @@ from typing import Protocol
 
 import grpc
 
+from memsvc.domain.errors import Unavailable
 from memsvc.domain.group import Seen
 from memsvc.domain.replication import Standing
 from memsvc.replication.v1 import group_service_pb2 as pb
@@ -24,10 +25,11 @@ class GroupApi(Protocol):
         what it is after that."""
 
     def prepare(self, node_id: str, epoch: int) -> tuple[str, Standing]:
-        """Takes no changes for some seconds: why not ("" = it does), and where its log ends."""
+        """Takes no changes for some seconds: why not ("" = it does), and where its log ends.
+        Raises Unavailable or OSError when it cannot say so now."""
 
     def commit(self, node_id: str, epoch: int, primary: str) -> str:
-        """Follows ``primary`` from here on: why not ("" = it does)."""
+        """Follows ``primary`` from here on: why not ("" = it does). Raises as ``prepare``."""
 
     def lead(self, epoch: int) -> bool:
         """Begins an epoch that another node has given up; whether it does."""
@@ -67,13 +69,16 @@ class GroupServicer(pb_grpc.GroupServiceServicer):
     ) -> pb.HandOverResponse:
         """See the proto."""
         admit(context, self._token)
-        if request.step == pb.HAND_OVER_STEP_PREPARE:
-            reason, standing = self._group.prepare(request.node_id, request.epoch)
-        elif request.step == pb.HAND_OVER_STEP_COMMIT:
-            reason = self._group.commit(request.node_id, request.epoch, request.primary)
-            standing = self._group.status().standing
-        else:
-            reason, standing = "unknown step", self._group.status().standing
+        reason, standing = "unknown step", self._group.status().standing
+        try:
+            if request.step == pb.HAND_OVER_STEP_PREPARE:
+                reason, standing = self._group.prepare(request.node_id, request.epoch)
+            elif request.step == pb.HAND_OVER_STEP_COMMIT:
+                reason = self._group.commit(request.node_id, request.epoch, request.primary)
+                standing = self._group.status().standing
+        except (Unavailable, OSError) as error:
+            # Not a no: the asking node must ask again.
+            context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
         return pb.HandOverResponse(
             done=not reason, reason=reason, standing=standing_message(standing)
         )

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
+from contextlib import ExitStack
+from pathlib import Path
 
 import grpc
 import pytest
@@ -13,6 +16,7 @@ from memsvc.v1 import memory_service_pb2_grpc as rpc
 from tests.scenarios import groups as g
 from tests.scenarios import harness as h
 from tests.scenarios import replication as r
+from tests.scenarios.disks import small_disk, stalled
 from tests.scenarios.network import Switch
 from tests.waiting import until
 
@@ -239,6 +243,41 @@ def _forced(node: h.Node) -> str:
     """Has a node lead by force; the reason where it must not, or another does now."""
     try:
         g.promote(node, force=True)
+    except grpc.RpcError as error:
+        return r.reason_of(error)[1]
+    return ""
+
+
+def test_a_primary_whose_disk_is_slow_to_note_the_hand_over_does_not_say_that_it_goes_on(
+    make_node: r.MakeNode, tmp_path: Path
+) -> None:
+    """The replica would give up, and the primary then follow one that does not lead."""
+    with ExitStack() as stack:
+        try:
+            disk = stack.enter_context(small_disk(tmp_path, "ext4", 64))
+        except OSError as error:
+            pytest.fail(f"no file system of its own: {error}")
+        nodes = a, b = g.make_group(make_node, ("a", "b"))
+        a.data_dir = disk / "data"
+        a.configure(storage__data_dir=str(a.data_dir))
+        stack.callback(a.close)
+        g.start(nodes)
+        h.fill(a, range(10))
+        r.level(a, b)
+        told: list[str] = []
+        promoting = threading.Thread(target=lambda: told.append(_promoted(b)))
+        with stalled(disk):
+            promoting.start()
+            time.sleep(11)
+        promoting.join()
+        g.write_somewhere(nodes, 100, 20)
+        assert sorted(g.role(node) for node in nodes) == [pb.ROLE_PRIMARY, pb.ROLE_REPLICA], told
+
+
+def _promoted(node: h.Node) -> str:
+    """Promotes a node in good order; the reason where that failed."""
+    try:
+        g.promote(node)
     except grpc.RpcError as error:
         return r.reason_of(error)[1]
     return ""
