@@ -70,6 +70,7 @@ def create(
     \b
     Examples:
       memsvc generation create --embedding new-model --dimension 1024 --dry-run
+      memsvc generation create --embedding new-model --dimension 1024
       memsvc generation create --embedding new-model --dimension 1024 --current old-model
     """
     with target.connect() as client:

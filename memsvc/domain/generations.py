@@ -189,7 +189,11 @@ def added(known: Sequence[Generation], wish: NewGeneration) -> list[Generation]:
     )
     if default.embedding:
         if current not in ("", default.embedding):
-            raise invalid("current", f"the present embedding is {default.embedding!r}")
+            raise invalid(
+                "current",
+                f"the present embedding is named {default.embedding!r} already",
+                hint="leave it out (--current): it is for a model that has no name yet",
+            )
         return [fresh]
     if not current:
         raise FailedPrecondition(
