@@ -117,7 +117,7 @@ class Promotion:
             raise FailedPrecondition(
                 f"the primary at {group.role.primary} does not answer",
                 reason="PRIMARY_SILENT",
-                hint="when it is lost, promote with force: it will then follow this node",
+                hint="when it is lost, promote with force (--force): it will then follow this node",
             )
         epoch = next_epoch([group.status(), *others])
         try:
@@ -151,7 +151,8 @@ class Promotion:
                     if isinstance(answer, OSError)
                     else f"whether {former} has handed over is not known: {told_by(answer)}",
                     reason="PROMOTION_FAILED",
-                    hint="it goes on by itself; promote with force when the former primary is lost",
+                    hint="it goes on by itself; promote with force (--force) when the former "
+                    "primary is lost",
                 ) from answer
             tries += 1
             time.sleep(_AGAIN_S)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
 from memsvc.cli.settings import config_option, overrides, set_option
-from memsvc.config import Effective, example, load, render
+from memsvc.config import Effective, Settings, example, load, render
 
 
 @click.group(invoke_without_command=True)
@@ -43,6 +44,9 @@ def show(config: Path | None = None, settings: tuple[str, ...] = ()) -> None:
 def check(config: Path | None, settings: tuple[str, ...]) -> None:
     """Tell whether the server would take these settings; exit code 78 when not.
 
+    Files that they name and that are not here are noted, but refuse nothing: the server may run
+    elsewhere. It does not start without them.
+
     \b
     Example:
       memsvc config check --config memsvc.yaml
@@ -50,9 +54,24 @@ def check(config: Path | None, settings: tuple[str, ...]) -> None:
     effective = _load(config, settings)
     for name, text in effective.notes.items():
         click.echo(f"note: {name}: {text}")
+    for name, path in _missing_files(effective.settings):
+        click.echo(f"note: {name}: there is no file {path} on this machine")
     changed = sum(1 for origin in effective.origins.values() if origin != "default")
     total = len(effective.origins)
     click.echo(f"ok: {changed} of {total} settings are set, the others have their defaults")
+
+
+def _missing_files(settings: Settings) -> Iterator[tuple[str, str]]:
+    tls, replication = settings.server.tls, settings.replication
+    for name, path in (
+        ("server.tls.cert_file", tls.cert_file),
+        ("server.tls.key_file", tls.key_file),
+        ("server.tls.client_ca_file", tls.client_ca_file),
+        ("replication.token_file", replication.token_file),
+        ("replication.ca_file", replication.ca_file),
+    ):
+        if path and not Path(path).exists():
+            yield name, path
 
 
 @config.command("example")

@@ -101,7 +101,7 @@ class Examination:
         self.notes: list[str] = []
         self.target = ""
         self.denied = False
-        """The token may not write there: nothing was written, nothing is to be erased."""
+        """The token, or the node, may not write: nothing was written, nothing is to be erased."""
 
     def run(self) -> Iterator[Finding]:
         """The five cases in order; after a failed write the others are not tried."""
@@ -125,6 +125,8 @@ class Examination:
                 detail, hint = str(wrong), wrong.hint
             except ClientError as error:
                 detail, hint = f"{error.message} [{error.reason}]", error.hint
+                if not self.target and error.reason == "NOT_PRIMARY":
+                    self.denied = True
                 if not self.target and error.reason == "PERMISSION_DENIED":
                     self.denied = True
                     advice = "Say where it may read, write and forget: -n TENANT/AGENT"

@@ -89,7 +89,9 @@ def _show_health(answer: pb.HealthResponse) -> None:
     if answer.HasField("load"):
         load = answer.load
         rows.append(("queue", f"{load.write_queue} of {load.write_queue_max} items"))
-    if answer.lag_ms or answer.lag_positions:
+    # Without a token it is not told, and 0 would be a guess.
+    followed = answer.role == pb.ROLE_REPLICA and answer.HasField("store")
+    if followed or answer.lag_ms or answer.lag_positions:
         rows.append(("lag", f"{answer.lag_positions} positions, {answer.lag_ms} ms"))
     rows += [("position", answer.position), ("store", answer.store_id)]
     rows.append(("version", answer.version))

@@ -41,6 +41,7 @@ def promote(target: options.Target, force: bool, accept_loss: bool, as_json: boo
         return
     click.echo(f"primary, of epoch {made.epoch} from position {made.position} on")
     if made.may_lack:
-        click.echo(f"  what {made.former} alone had is given up; it is written out there")
+        click.echo(f"  what {made.former} alone had, if anything, is given up;")
+        click.echo("  once back, it writes that into surplus/ in its data directory")
     for node in made.silent:
         click.echo(f"  {node} did not answer; it follows this node once it is back")

@@ -105,6 +105,23 @@ def test_a_degraded_answer_is_not_a_pass(by_words: Commands) -> None:
     assert code == 1 and "memsvc degrade auto" in report["cases"][1]["hint"]
 
 
+def test_a_replica_is_not_said_to_keep_traces(by_words: Commands) -> None:
+    def deny(call: str, request: Any, context: grpc.ServicerContext) -> None:
+        if call in ("Write", "Forget"):
+            refuse(
+                context,
+                grpc.StatusCode.FAILED_PRECONDITION,
+                "this node is a replica",
+                reason="NOT_PRIMARY",
+                hint="send it to the primary",
+            )
+
+    by_words.service.hook = deny
+    result = by_words.run("doctor")
+    assert result.exit_code == 1 and "send it to the primary" in result.stdout
+    assert "traces" not in result.stdout
+
+
 def test_a_token_for_another_namespace_is_told_what_to_do(by_words: Commands) -> None:
     def deny(call: str, request: Any, context: grpc.ServicerContext) -> None:
         if call != "Health":

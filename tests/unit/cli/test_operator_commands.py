@@ -17,6 +17,7 @@ from memsvc.cli.operate import asked_for
 from memsvc.cli.output import age, clean, cut, size, width
 from memsvc.domain.types import Namespace
 from memsvc.service.tokens import TokenStore
+from memsvc.v1 import memory_service_pb2 as pb
 from tests.unit.cli.support import Commands
 
 
@@ -29,6 +30,20 @@ def test_health_is_an_exit_code(memsvc: Commands) -> None:
     assert ill.exit_code == 1 and "starting" in ill.stdout
     memsvc.running.stop()
     assert memsvc.run("health").exit_code == 3
+
+
+def test_health_of_a_replica_that_is_level_says_so(memsvc: Commands) -> None:
+    assert "lag" not in memsvc.run("health").stdout
+    memsvc.service.role = pb.ROLE_REPLICA
+    assert "0 positions, 0 ms" in memsvc.run("health").stdout
+
+
+def test_config_check_notes_a_file_that_is_not_there(memsvc: Commands, tmp_path: Path) -> None:
+    missing = tmp_path / "token"
+    settings = ("--set", f"replication.token_file={missing}")
+    assert f"no file {missing}" in memsvc.run("config", "check", *settings).stdout
+    missing.write_text("secret")
+    assert "no file" not in memsvc.run("config", "check", *settings).stdout
 
 
 def test_health_can_wait_for_a_start(memsvc: Commands) -> None:
