@@ -64,7 +64,7 @@ def level(primary: h.Node, *replicas: h.Node, seconds: float = 30.0) -> None:
             f"{replica.folder.name} to be level",
         )
         until(
-            lambda replica=replica: not h.by_vector(replica, 0).degraded.level,  # type: ignore[misc]
+            lambda replica=replica: not h.by_word(replica, "any").degraded.level,  # type: ignore[misc]
             seconds,
             f"the answers of {replica.folder.name} to be unmarked",
         )
