@@ -16,6 +16,7 @@ import pytest
 
 from memsvc.admin.v1 import admin_service_pb2 as admin_pb
 from memsvc.v1 import memory_service_pb2 as pb
+from tests.certificates import make_authority
 from tests.edges import test_tls as tls
 from tests.scenarios import harness as h
 from tests.scenarios import readers as r
@@ -94,10 +95,8 @@ def test_under_the_supervisor_a_killed_server_takes_its_readers_along(
 def test_readers_ask_for_the_certificates_that_one_process_would(
     make_node: MakeNode, tmp_path: Path
 ) -> None:
-    ca, signer = tls._make(tmp_path, "ca", None)
-    _, other = tls._make(tmp_path, "other-ca", None)
-    server, client = (tls._make(tmp_path, name, signer)[0] for name in ("server", "client"))
-    stranger, _ = tls._make(tmp_path, "stranger", other)
+    own = make_authority(tmp_path)
+    ca, server, client, stranger = own.ca, own.server, own.client, own.stranger
     node = make_node(
         server__readers=2,
         server__tls__cert_file=str(server.cert),
