@@ -56,7 +56,9 @@ def _seal(node: h.Node, dimension: int = h.DIMENSION) -> None:
     node.start()
     for number in range(SEGMENTS):
         h.fill(node, range(ROWS * number, ROWS * (number + 1)), dimension=dimension)
+        gone = h.fill(node, [ROWS * SEGMENTS + number], dimension=dimension)
         node.maintain(seal_min_rows=1)
+        h.forget(node, gone)  # a segment with a dead row does not grow
     assert len({file.parent for file in node.segment_files()}) == SEGMENTS
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from memsvc.client import ForgetMode, NewMemory, RoutedClient, Routing
 from tests.scenarios import harness as h
 from tests.scenarios import replication as r
@@ -123,6 +125,7 @@ def test_a_primary_killed_under_writes_fails_no_call_and_doubles_none(
         written.check(trio)
 
 
+@pytest.mark.soak
 def test_every_node_replaced_in_turn_loses_no_write_and_fails_no_call(
     make_node: MakeNode,
 ) -> None:
