@@ -259,8 +259,8 @@ class Maintenance:
             if job is None:
                 self._queue.fulfilled(lane, number, wish.asked, sealing)
                 return
-            self._build(lane, number, job, generations)
-            if lane == "seal" and wish.seal_min_rows:
+            built = self._build(lane, number, job, generations)
+            if built and lane == "seal" and wish.seal_min_rows:
                 # The rows of when it was asked for; under steady writes there are always more.
                 self._queue.fulfilled(lane, number, wish.asked, sealing)
 
@@ -373,7 +373,8 @@ class Maintenance:
             )
         return found
 
-    def _build(self, lane: str, number: int, job: Job, generations: Generations) -> None:
+    def _build(self, lane: str, number: int, job: Job, generations: Generations) -> bool:
+        """Whether the segment answers now; not when others were replaced meanwhile."""
         started = time.monotonic()
         share = self.settings.build_share if job.calmly else 1.0
         spec = self.builds.spec(number, job, generations, share)
@@ -387,7 +388,7 @@ class Maintenance:
             if not self.builds.swap(
                 number, job.replaces, meta, relies=spec.others, grown=job.grows
             ):
-                return
+                return False
         self._on_built(True)
         log.info(
             "partition %d: %s: segment %s of %d rows in %.1f s",
@@ -399,6 +400,7 @@ class Maintenance:
         )
         if lane == "seal":
             self.look_at(number)
+        return True
 
     def _compact_now(self) -> None:
         with self.builds.manifest:
