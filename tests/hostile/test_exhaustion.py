@@ -155,7 +155,7 @@ def test_made_up_position_holds_no_thread_until_the_deadline(world: World) -> No
 
 def test_follower_waits_for_a_position_as_long_as_it_may(world: World) -> None:
     answer = world.node.memory.write(REVIEWER, WriteRequest(SPACE, (NewMemory("x"),)), Control())
-    world.node.memory._own_log_wait_s = None
+    world.node.memory._own_log_wait_s = lambda: None
     with pytest.raises(DeadlineExceeded) as caught:
         ask(
             world,
