@@ -77,17 +77,18 @@ def test_a_database_that_is_copied_anew_is_read_anew(
     copy, was_read = Store.compact_copy, threading.Event()
     copies = []
 
-    def copy_then_merge(store: Store, fd: int) -> None:
+    def copy_then_grow(store: Store, fd: int) -> None:
         if not copies:
             world.put(summary="new")
             world.seal()
         copy(store, fd)
         if not copies:
-            world.merge()
+            world.put(summary="newer")
+            world.seal()  # which grows the one that was new
             assert was_read.wait(30)
         copies.append(fd)
 
-    monkeypatch.setattr(Store, "compact_copy", copy_then_merge)
+    monkeypatch.setattr(Store, "compact_copy", copy_then_grow)
     with bootstraps.use("", 0) as bootstrap:
         pieces = []
         for piece in bootstrap.pieces({}, PIECE, lambda: False):
