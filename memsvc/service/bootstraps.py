@@ -111,9 +111,11 @@ class Bootstrap:
         """
         done: set[str] = set()
         while not stopped():
+            # Asked first: files that come after the look are known by then.
+            taken = self._manifest is not None
             name = self._next(done)
             if name is None:
-                if self._manifest is not None:
+                if taken:
                     return
                 continue
             yield from self._file(name, have.get(name, 0), size, stopped)
