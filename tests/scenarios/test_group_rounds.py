@@ -161,11 +161,12 @@ class Cluster:
     # -- what must hold ----------------------------------------------------------------
 
     def heal(self) -> None:
-        """Waits until all have found each other."""
+        """Waits until all have found each other, and no answer of theirs may be stale."""
 
         def whole() -> bool:
             try:
                 found = [r.health(node) for node in self.nodes]
+                fresh = all(h.by_vector(node, 0).degraded.level == 0 for node in self.nodes)
             except grpc.RpcError:
                 for node in self.nodes:
                     node.disconnect()
@@ -175,6 +176,7 @@ class Cluster:
             ready = all(answer.ready for answer in found)
             return (
                 ready
+                and fresh
                 and roles == [pb.ROLE_PRIMARY, pb.ROLE_REPLICA, pb.ROLE_REPLICA]
                 and (max(lags) < 50)
             )
