@@ -3,7 +3,8 @@
 This process imports nothing heavy and does nothing but watch, so that it outlives what it
 watches: it starts the server by exec (never fork after gRPC, LMDB or usearch were imported),
 forwards signals, restarts what died, and kills what hangs. It judges by heartbeats (see
-memsvc/heartbeat.py), not by the pid or the port: a stopped process keeps both.
+memsvc/heartbeat.py), not by the pid or the port: a stopped process keeps both. A service manager
+that asked for it is told (memsvc/notify.py): ready with the first heartbeat.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from memsvc import notify
 from memsvc.heartbeat import FD_VARIABLE
 
 _log = logging.getLogger("memsvc.supervisor")
@@ -90,9 +92,12 @@ class Supervisor:
         env: Mapping[str, str],
         policy: Policy | None = None,
     ) -> None:
-        """``env`` is the child's environment, to which the pinning and the pipe are added."""
+        """``env`` is the environment of this process. The child gets it with the pinning and
+        the pipe, and without the address of the service manager, which listens to this process."""
         self._command = list(command)
+        self._manager = notify.Manager(env)
         self._env = {**PINNED, **env}
+        self._env.pop(notify.VARIABLE, None)
         self._policy = policy or Policy()
         self._signals: list[int] = []
         self._stopping_since: float | None = None
@@ -143,6 +148,7 @@ class Supervisor:
                 self._policy.backoff_first_s * 2.0 ** (self._deaths - 1),
             )
             _log.error("server ended (%s); restarting in %g s", cause, delay)
+            self._manager.tell(status=f"server ended ({cause}); restarting")
             if self._pause(delay):
                 _log.info("stopped")
                 return 0
@@ -187,6 +193,7 @@ class Supervisor:
                 if data:
                     if child.heard is None:
                         _log.info("server is up, pid %d", child.pid)
+                        self._manager.tell(notify.READY, status=f"serving, pid {child.pid}")
                     child.heard = now
             code = _reap(child.pid)
             if code is not None:
@@ -202,6 +209,7 @@ class Supervisor:
                 self._stopping_since = time.monotonic()
                 if child is not None:
                     _log.info("stopping; running calls may finish")
+                    self._manager.tell(notify.STOPPING, status="running calls may finish")
                     _send(child.pid, signal.SIGTERM)
             elif number == signal.SIGINT and child is not None:
                 # A person at a terminal who presses Ctrl-C again does not want to wait.
