@@ -1,5 +1,5 @@
 """Python client: the four calls, administration, and a local embedder. RoutedClient is for a
-primary with replicas.
+primary with replicas; AgentMemory does for an agent what needs understanding.
 
 from memsvc.client import LocalEmbedder, MemoryClient, NewMemory
 
@@ -10,12 +10,15 @@ with MemoryClient("127.0.0.1:8848") as memory:
 """
 
 from memsvc.client.admin import AdminClient, ExportedMemory
+from memsvc.client.agent import AgentMemory
+from memsvc.client.agent_async import AsyncAgentMemory
 from memsvc.client.connection import Timeouts, Tls
 from memsvc.client.embedders import Embedder, EmbedderMissing, LocalEmbedder, local_embedder
 from memsvc.client.errors import ClientError
 from memsvc.client.filters import parse_filter
 from memsvc.client.memory import MemoryClient
 from memsvc.client.messages import parse_namespace, to_plain, vector_array
+from memsvc.client.recall import Context, ContextItem, RecallSettings
 from memsvc.client.routed import RoutedClient, Routing
 from memsvc.client.routing import NodeState
 from memsvc.domain.types import (
@@ -35,7 +38,11 @@ from memsvc.domain.types import (
 
 __all__ = [
     "AdminClient",
+    "AgentMemory",
+    "AsyncAgentMemory",
     "ClientError",
+    "Context",
+    "ContextItem",
     "Embedder",
     "EmbedderMissing",
     "ExportedMemory",
@@ -50,6 +57,7 @@ __all__ = [
     "NewMemory",
     "NodeState",
     "RankOptions",
+    "RecallSettings",
     "RoutedClient",
     "Routing",
     "Status",

@@ -48,6 +48,11 @@ def estimate_tokens(text: str) -> int:
     return len(text) - narrow + (narrow + 3) // 4
 
 
+def item_cost(summary: str) -> int:
+    """Tokens that an injected item takes by the estimate, overhead included."""
+    return estimate_tokens(summary) + TOKEN_OVERHEAD
+
+
 def rank_score(options: RankOptions, similarity: float, importance: float, age_ms: int) -> float:
     """The weighted sum; importance is the effective one, age counts from ts."""
     return (
@@ -61,13 +66,14 @@ def select(
     options: RankOptions,
     scored: Sequence[tuple[float, str]],
     topic_of: Callable[[int], str],
-    summary_of: Callable[[int], str],
+    cost_of: Callable[[int], int],
 ) -> list[int]:
     """Indexes into ``scored`` (score, id) that are kept, best first.
 
     Order is by score, then id, so that ties do not depend on the search. At most
     ``max_per_topic`` of a topic (items without one are not capped), ``keep`` in all, and
-    whole summaries until the first that does not fit the token budget.
+    whole items until the first that does not fit the token budget. ``cost_of`` an item is in
+    tokens, its overhead included.
     """
     order = sorted(range(len(scored)), key=lambda i: (-scored[i][0], scored[i][1]))
     kept: list[int] = []
@@ -82,7 +88,7 @@ def select(
                 continue
             per_topic[topic] = per_topic.get(topic, 0) + 1
         if options.token_budget:
-            budget -= estimate_tokens(summary_of(index)) + TOKEN_OVERHEAD
+            budget -= cost_of(index)
             if budget < 0:
                 break
         kept.append(index)

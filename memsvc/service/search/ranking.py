@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memsvc.domain.hits import Hits
-from memsvc.domain.scoring import rank_score, select
+from memsvc.domain.scoring import item_cost, rank_score, select
 from memsvc.domain.types import RankOptions
 from memsvc.store import heads
 
@@ -31,6 +31,11 @@ def rank_hits(
             strict=True,
         )
     ]
-    kept = select(options, scored, lambda i: parsed[i].metadata.topic, lambda i: parsed[i].summary)
+    kept = select(
+        options,
+        scored,
+        lambda i: parsed[i].metadata.topic,
+        lambda i: item_cost(parsed[i].summary),
+    )
     scores = np.array([scored[i][0] for i in kept], np.float64)
     return replace(hits.take(kept), scores=scores)

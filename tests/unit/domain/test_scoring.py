@@ -62,7 +62,10 @@ def _select(
     summary: str = "",
 ) -> list[int]:
     return scoring.select(
-        options, scored, lambda i: topics[i].strip() if topics else "", lambda _i: summary
+        options,
+        scored,
+        lambda i: topics[i].strip() if topics else "",
+        lambda _i: scoring.item_cost(summary),
     )
 
 
@@ -90,7 +93,10 @@ def test_the_budget_takes_whole_summaries_and_stops_at_the_first_that_does_not_f
 
     def chosen(budget: int) -> list[int]:
         return scoring.select(
-            RankOptions(token_budget=budget), scored, lambda _i: "", lambda i: "字" * sizes[i]
+            RankOptions(token_budget=budget),
+            scored,
+            lambda _i: "",
+            lambda i: scoring.item_cost("字" * sizes[i]),
         )
 
     assert chosen(17) == []
