@@ -11,7 +11,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_ROOT_USER_ACTION := ignore
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint format protos docs lock bench soak clean
+.PHONY: help venv demo example stubs test polyglot lint format protos docs lock bench soak clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,8 +27,20 @@ $(STAMP): pyproject.toml requirements.lock
 demo: $(STAMP) ## Start a node, write memories, find them again, forget one
 	@$(BIN)/python examples/demo/demo.py
 
-test: $(STAMP) ## Run the tests (all but the soak runs)
-	$(BIN)/python -m pytest -m "not soak" $(PYTEST_ARGS)
+# LANG is also a variable of the environment, the locale: only one that was given to make counts.
+LANGUAGE = $(if $(filter command line,$(origin LANG)),$(LANG),$(error say which language, as in: make $@ LANG=go))
+
+example: $(STAMP) ## Build the example of LANG=python|go|typescript|rust|java and run it
+	@LANG=C.UTF-8 $(BIN)/python examples/run.py $(LANGUAGE) $(ARGS)
+
+stubs: $(STAMP) ## Generate the stubs of LANG=... from protos/ and say where they are
+	@LANG=C.UTF-8 $(BIN)/python examples/run.py --stubs $(LANGUAGE)
+
+test: $(STAMP) ## Run the tests (all but the soak runs and the examples of other languages)
+	$(BIN)/python -m pytest -m "not soak and not polyglot" $(PYTEST_ARGS)
+
+polyglot: $(STAMP) ## Build and run the examples of all languages (needs Go, Node, Rust and Java)
+	$(BIN)/python -m pytest -m polyglot tests/polyglot
 
 lint: $(STAMP) ## Check style, types, import layers, protos and generated files
 	$(BIN)/ruff check .

@@ -1,0 +1,90 @@
+"""The examples of all languages hold the same conversation with a real primary and its replica,
+and are answered alike. The tools of the languages must be installed."""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+
+from examples.group import Group, Member
+from examples.languages import LANGUAGES
+from examples.run import ANSWERS, converse
+from memsvc.client import MemoryClient
+
+pytestmark = pytest.mark.polyglot
+BALANCE_BY_HEALTH = {"python", "go", "java"}
+
+
+@pytest.fixture(scope="module")
+def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
+    with Group(tmp_path_factory.mktemp("group")) as group:
+        yield group
+
+
+@pytest.fixture(scope="module", params=LANGUAGES)
+def language(request: pytest.FixtureRequest) -> str:
+    """A language whose example is built."""
+    name: str = request.param
+    LANGUAGES[name].build()
+    return name
+
+
+def counted(group: Group, member: Member, metric: str, **labels: str) -> float:
+    """A counter of a node, added up over the labels that are not given."""
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{member.http}/metrics", headers={"X-Memory-Token": group.admin_token}
+    )
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        lines = answer.read().decode().splitlines()
+    wanted = {f'{name}="{value}"' for name, value in labels.items()}
+    return sum(
+        float(line.rpartition(" ")[2])
+        for line in lines
+        if line.startswith(metric + "{") and wanted <= set(re.findall(r'\w+="[^"]*"', line))
+    )
+
+
+def test_the_conversation_is_answered_alike_in_every_language(group: Group, language: str) -> None:
+    nodes = (group.primary, group.replica)
+
+    def queries() -> list[float]:
+        name = "memsvc_call_duration_seconds_count"
+        return [counted(group, node, name, call="Query", code="OK") for node in nodes]
+
+    def refused(reason: str) -> list[float]:
+        return [counted(group, node, "memsvc_errors_total", reason=reason) for node in nodes]
+
+    before, limited, misled = queries(), refused("RATE_LIMITED"), refused("NOT_PRIMARY")
+    result = converse(language, group.nodes, group.token)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == ANSWERS.read_text(encoding="utf-8"), result.stderr
+    for now, then in zip(queries(), before, strict=True):
+        assert now > then, "reads go to every node that is fit"
+    assert sum(refused("RATE_LIMITED")) > sum(limited), "nothing was to be tried again"
+    if language in BALANCE_BY_HEALTH:
+        assert refused("NOT_PRIMARY") == misled, "changes go to the node that takes them"
+
+
+def test_answers_are_those_of_the_script() -> None:
+    script = json.loads(ANSWERS.with_name("conversation.json").read_text(encoding="utf-8"))
+    answers = [json.loads(line) for line in ANSWERS.read_text(encoding="utf-8").splitlines()]
+    assert [one["step"] for one in answers] == [one["step"] for one in script["steps"]]
+    for one in answers:
+        assert ("refused" in one) == bool(
+            re.match("refused|no time|a correction of what", one["step"])
+        )
+
+
+def test_every_language_goes_on_after_a_switch_over(group: Group) -> None:
+    with MemoryClient(group.replica.address, token=group.admin_token) as client:
+        client.admin.promote()
+    group.primary, group.replica = group.replica, group.primary
+    group.wait_ready()
+    for language in LANGUAGES:
+        result = converse(language, group.nodes, group.token)
+        assert result.returncode == 0, result.stderr
+        assert result.stdout == ANSWERS.read_text(encoding="utf-8"), result.stderr
