@@ -1,5 +1,6 @@
-"""Python client: the four calls, administration, and a local embedder. RoutedClient is for a
-primary with replicas; AgentMemory does for an agent what needs understanding.
+"""Python client: the four calls, administration, and embedders. RoutedClient is for a primary
+with replicas; AgentMemory does for an agent what needs understanding, and memsvc.client.ingest
+makes memories of conversations.
 
 from memsvc.client import LocalEmbedder, MemoryClient, NewMemory
 
@@ -13,7 +14,17 @@ from memsvc.client.admin import AdminClient, ExportedMemory
 from memsvc.client.agent import AgentMemory
 from memsvc.client.agent_async import AsyncAgentMemory
 from memsvc.client.connection import Timeouts, Tls
-from memsvc.client.embedders import Embedder, EmbedderMissing, LocalEmbedder, local_embedder
+from memsvc.client.embedders import (
+    Embedder,
+    EmbedderError,
+    EmbedderMissing,
+    EmbedderUnavailable,
+    EmbeddingMismatch,
+    HashingEmbedder,
+    LocalEmbedder,
+    TextRefused,
+    local_embedder,
+)
 from memsvc.client.errors import ClientError
 from memsvc.client.filters import parse_filter
 from memsvc.client.memory import MemoryClient
@@ -44,9 +55,13 @@ __all__ = [
     "Context",
     "ContextItem",
     "Embedder",
+    "EmbedderError",
     "EmbedderMissing",
+    "EmbedderUnavailable",
+    "EmbeddingMismatch",
     "ExportedMemory",
     "ForgetMode",
+    "HashingEmbedder",
     "Include",
     "LateVector",
     "LocalEmbedder",
@@ -61,6 +76,7 @@ __all__ = [
     "RoutedClient",
     "Routing",
     "Status",
+    "TextRefused",
     "Timeouts",
     "Tls",
     "Touch",

@@ -59,17 +59,19 @@ class MemoryCalls(ABC):
         items: Iterable[WriteItem | pb.WriteItem],
         *,
         request_id: str | None = None,
+        embedding: str | None = None,
         timeout: float | None = None,
     ) -> pb.WriteResponse:
         """Applies 1 to 1,000 items, all or none; returns when they are durable.
 
         ``request_id`` None makes a fresh one, so that retries of this very call are safe;
-        give your own to be safe across restarts of the client. ``timeout`` in seconds.
+        give your own to be safe across restarts of the client. ``embedding`` None = that of
+        the client. ``timeout`` in seconds.
         """
         request = pb.WriteRequest(
             namespace=namespace_message(namespace),
             request_id=_request_id(request_id),
-            embedding=self.embedding,
+            embedding=self.embedding if embedding is None else embedding,
             items=[one if isinstance(one, pb.WriteItem) else item_message(one) for one in items],
         )
         return self._write(request, timeout or self.timeouts.write)
@@ -92,12 +94,14 @@ class MemoryCalls(ABC):
         rank: RankOptions | None = None,
         include: Include = NO_INCLUDE,
         page_token: str = "",
+        embedding: str | None = None,
         timeout: float | None = None,
     ) -> pb.QueryResponse:
         """Finds memories by meaning (vector), words (text), both, ids, or filters alone.
 
-        0, "" and None mean "as the service is set". ``as_of`` is UTC milliseconds. For
-        many ``vectors`` the answer stands in ``results``, otherwise in ``items``.
+        0, "" and None mean "as the service is set" (``embedding`` None: as the client is).
+        ``as_of`` is UTC milliseconds. For many ``vectors`` the answer stands in ``results``,
+        otherwise in ``items``.
         """
         request = pb.QueryRequest(
             namespace=namespace_message(namespace),
@@ -111,7 +115,7 @@ class MemoryCalls(ABC):
             mode=pb.Mode.ValueType(_member(Mode, mode)),
             ef_search=ef_search,
             min_position=min_position,
-            embedding=self.embedding,
+            embedding=self.embedding if embedding is None else embedding,
             as_of=as_of,
             rank=None if rank is None else rank_message(rank),
             page_token=page_token,

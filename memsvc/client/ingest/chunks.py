@@ -1,0 +1,124 @@
+"""What goes in (turns), and what becomes of it (chunks)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from memsvc.domain.types import AttributeValue, Metadata, NewMemory, Vector
+
+LAST_SEQ: Final = "last_seq"
+"""Attribute with the seq of the last turn of a chunk, where it covers several."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Something that was said, or one text of another kind."""
+
+    text: str
+    role: str = ""
+    """"user", "assistant", "tool"..."""
+    speaker: str = ""
+    """Name to stand before the text instead of the role."""
+    session: str = ""
+    seq: int | None = None
+    """Number of the turn within its session, from 0, one more for each turn, the same whenever
+    the same data is given again. None = one more than the last one of the session."""
+    ts: int | None = None
+    """When it was said, UTC ms. None = now."""
+    importance: float | None = None
+    """0 to 1; None = by rules."""
+    topic: str = ""
+    """Empty = by keywords."""
+    source: str = ""
+    category: str = ""
+    memory_type: str = ""
+    attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """What becomes one memory: some turns in a row, or a piece of a long one."""
+
+    key: str
+    """Its dedup_key."""
+    content: str
+    summary: str
+    session: str
+    seq: int
+    last_seq: int
+    ts: int
+    importance: float
+    role: str = ""
+    topic: str = ""
+    source: str = ""
+    category: str = ""
+    memory_type: str = ""
+    attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
+
+    def memory(self, vector: Vector | None) -> NewMemory:
+        """As an item of a Write."""
+        return NewMemory(
+            content=self.content,
+            summary=self.summary,
+            dedup_key=self.key,
+            vector=vector,
+            metadata=self.metadata(),
+        )
+
+    def metadata(self) -> Metadata:
+        """What is known about it beside its text."""
+        several = {LAST_SEQ: self.last_seq} if self.last_seq > self.seq else {}
+        return Metadata(
+            seq=self.seq,
+            role=self.role,
+            ts=self.ts,
+            importance=self.importance,
+            source=self.source,
+            topic=self.topic,
+            category=self.category,
+            memory_type=self.memory_type,
+            attributes={**self.attributes, **several},
+        )
+
+    def overlaps(self, session: str, source: str, seq: int, last_seq: int) -> bool:
+        """Whether it has turns in common with another stretch of a conversation."""
+        return (
+            self.session == session
+            and self.source == source
+            and self.seq <= last_seq
+            and seq <= self.last_seq
+        )
+
+
+def dedup_key(session: str, seq: int, text: str) -> str:
+    """session:seq:sha256(text)[:16], at most 512 bytes with a session of 256. The text is that
+    of the *first* turn of a chunk, so that a chunk keeps its key while turns are added to it."""
+    return f"{session}:{seq}:{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def dumped(value: Turn | Chunk) -> str:
+    """As JSON, for a file."""
+    return json.dumps(asdict(value), ensure_ascii=False, separators=(",", ":"))
+
+
+def turn_from(text: str) -> Turn:
+    """What ``dumped`` made of a turn."""
+    return Turn(**_fields(text))
+
+
+def chunk_from(text: str) -> Chunk:
+    """What ``dumped`` made of a chunk."""
+    return Chunk(**_fields(text))
+
+
+def _fields(text: str) -> dict[str, Any]:
+    fields: dict[str, Any] = json.loads(text)
+    fields["attributes"] = {
+        name: tuple(one) if isinstance(one, list) else one
+        for name, one in fields["attributes"].items()
+    }
+    return fields

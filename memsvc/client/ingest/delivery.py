@@ -1,0 +1,121 @@
+"""One batch, until it is settled or has to wait: retries, isolation, sending less."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from memsvc.client.errors import ClientError
+from memsvc.client.ingest.chunks import Chunk
+from memsvc.client.ingest.retrying import (
+    LONGEST_RETRY_S,
+    Sampler,
+    about_items,
+    asked_pause_s,
+    backoff_s,
+    for_people,
+    overloaded,
+)
+from memsvc.client.ingest.sending import Fate, Parcel, Sender
+from memsvc.client.ingest.settings import IngestSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """Parcels in the order of their chunks; ``error`` is why some have no fate yet."""
+
+    parcels: Sequence[Parcel]
+    error: Exception | None = None
+    note: str = ""
+    """What else is to be told: why some went without a vector."""
+
+
+class Delivery:
+    """Sends batches. Not safe for threads."""
+
+    def __init__(
+        self,
+        sender: Sender,
+        settings: IngestSettings,
+        pause: Callable[[float], bool],
+        random: Callable[[], float],
+    ) -> None:
+        """``pause`` waits so many seconds and tells whether to stop instead of going on;
+        ``random`` gives 0 to 1."""
+        self._sender = sender
+        self._settings = settings
+        self._pause = pause
+        self._random = random
+        self._sampler = Sampler()
+
+    def deliver(self, chunks: Sequence[Chunk]) -> Delivered:
+        """Never raises: whatever goes wrong stands in the answer."""
+        parcels = [Parcel(chunk) for chunk in chunks]
+        self._sample(parcels)
+        try:
+            note = self._sender.embed([parcel for parcel in parcels if parcel.fate is None])
+            error = self._send_with_retries(parcels)
+        except Exception as failed:  # the thread must go on, and somebody be told
+            return Delivered(parcels, failed)
+        return Delivered(parcels, error, note)
+
+    def _send_with_retries(self, parcels: Sequence[Parcel]) -> Exception | None:
+        attempt = 0
+        while True:
+            try:
+                self._send(parcels)
+            except ClientError as error:
+                if for_people(error):
+                    return error
+                attempt += 1
+                pause = asked_pause_s(error)
+                if attempt > self._settings.retries or pause > LONGEST_RETRY_S:
+                    if not (overloaded(error) and self._thin(parcels)):
+                        return error
+                    attempt = 0
+                pause = max(pause, backoff_s(self._settings.backoff_s, attempt or 1, self._random))
+                if self._pause(min(pause, LONGEST_RETRY_S)):
+                    return error
+            else:
+                self._sampler.succeeded()
+                return None
+
+    def _send(self, parcels: Sequence[Parcel]) -> None:
+        """Sends all; halves what is refused until the chunks at fault stand alone."""
+        try:
+            self._sender.send(parcels)
+        except ClientError as error:
+            if not about_items(error):
+                raise
+            rest = [parcel for parcel in parcels if parcel.fate is None]
+            if len(rest) == 1:
+                rest[0].fate, rest[0].why = Fate.REFUSED, _told(error)
+                return
+            half = len(rest) // 2
+            self._send(rest[:half])
+            self._send(rest[half:])
+
+    def _sample(self, parcels: Sequence[Parcel]) -> bool:
+        """Lets go what the sampler does not let through; whether that was any."""
+        found = False
+        for parcel in parcels:
+            chunk = parcel.chunk
+            if parcel.fate is None and not self._sampler.keeps(chunk.key, chunk.importance):
+                parcel.fate, found = Fate.SAMPLED_OUT, True
+        return found
+
+    def _thin(self, parcels: Sequence[Parcel]) -> bool:
+        """Lets a share of the less important go; False when there are none to let go."""
+        if not self._settings.sample_down:
+            return False
+        while True:
+            before = self._sampler.share
+            self._sampler.overloaded()
+            if self._sample(parcels):
+                return True
+            if self._sampler.share == before:
+                return False
+
+
+def _told(error: ClientError) -> str:
+    return f"{error.message} [{error.reason or error.code}]"

@@ -1,0 +1,304 @@
+"""One batch of chunks on its way: vectors, duplicates, the write, and what became of each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any, Final
+
+import numpy as np
+
+from memsvc.client.calls import MemoryCalls
+from memsvc.client.embedders import (
+    Embedder,
+    EmbedderUnavailable,
+    TextRefused,
+    embed_each,
+    embedding_of,
+)
+from memsvc.client.errors import ClientError
+from memsvc.client.ingest.chunks import LAST_SEQ, Chunk
+from memsvc.client.ingest.settings import IngestSettings
+from memsvc.domain.types import (
+    Include,
+    LateVector,
+    Mode,
+    Namespace,
+    Touch,
+    Update,
+    Vector,
+    WriteItem,
+)
+from memsvc.v1 import memory_service_pb2 as pb
+from memsvc.v1 import types_pb2
+
+CANDIDATES: Final = 5
+"""Nearest memories looked at for each chunk: some may be of the same turns."""
+_WHOLE: Final = frozenset({"SEGMENT_DAMAGED", "DISK_STALLED", "READ_FALLBACK"})
+"""Reasons of degraded answers that hold every memory all the same."""
+_LOST: Final = "POSITION_LOST"
+
+
+class Fate(Enum):
+    """What became of a chunk; named as the fields of IngestReport."""
+
+    WRITTEN = "written"
+    GROWN = "grown"
+    TOUCHED = "touched"
+    EXISTING = "existing"
+    SAMPLED_OUT = "sampled_out"
+    REFUSED = "refused"
+
+
+@dataclass(slots=True)
+class Parcel:
+    """A chunk on its way. ``fate`` None = not settled."""
+
+    chunk: Chunk
+    vector: Vector | None = None
+    fate: Fate | None = None
+    why: str = ""
+    unchecked: bool = False
+    same_as: str = ""
+    """Id of a memory that says the same."""
+
+
+class Sender:
+    """Brings batches to the service. Not safe for threads."""
+
+    def __init__(
+        self,
+        calls: MemoryCalls,
+        namespace: Namespace,
+        embedder: Embedder | None,
+        settings: IngestSettings,
+    ) -> None:
+        self._calls = calls
+        self._namespace = namespace
+        self._embedder = embedder
+        self._settings = settings
+        self._embedding: str | None = None
+        self._position = ""
+
+    def embed(self, parcels: Sequence[Parcel]) -> str:
+        """Gives each a vector; a chunk that the model refuses, or all when it does not answer,
+        go without (words find them). Returns why some have none, or "". Raises EmbedderError
+        when the embedder is not set up rightly."""
+        if self._embedder is None or not parcels:
+            return ""
+        texts = [parcel.chunk.content for parcel in parcels]
+        try:
+            rows = embed_each(self._embedder, texts, self._settings.embed_batch)
+        except EmbedderUnavailable as error:
+            return str(error)
+        why = ""
+        for parcel, row in zip(parcels, rows, strict=True):
+            if isinstance(row, TextRefused):
+                why = str(row)
+            else:
+                parcel.vector = row
+        return why
+
+    def send(self, parcels: Sequence[Parcel]) -> None:
+        """Sets the fate of each parcel that has none. After an error (ClientError,
+        EmbeddingMismatch) some may have one: send the rest again."""
+        embedding = self._checked_embedding()
+        parcels = [parcel for parcel in parcels if parcel.fate is None]
+        merged = self._find_duplicates(parcels, embedding)
+        by_session: dict[str, list[Parcel]] = {}
+        for number, parcel in enumerate(parcels):
+            if number not in merged:
+                by_session.setdefault(parcel.chunk.session, []).append(parcel)
+        for session, group in by_session.items():
+            self._write(session, group, embedding)
+        for number, kept in merged.items():
+            parcels[number].fate = Fate.TOUCHED if kept.fate is not Fate.REFUSED else None
+
+    def _checked_embedding(self) -> str:
+        if self._embedding is None:
+            store = self._calls.health().store
+            # Without a token that may see it, the store is not told.
+            if self._embedder is None:
+                self._embedding = ""
+            elif store.embeddings:
+                self._embedding = embedding_of(self._embedder, store)
+            else:
+                self._embedding = self._calls.embedding or self._embedder.name
+        return self._embedding
+
+    # -- duplicates --------------------------------------------------------------------
+
+    def _find_duplicates(self, parcels: Sequence[Parcel], embedding: str) -> dict[int, Parcel]:
+        """Notes which memory says the same; returns which parcels go into another one of the
+        batch, by number. As if the chunks had come one by one."""
+        rows = [(n, p) for n, p in enumerate(parcels) if p.vector is not None]
+        if not rows or self._settings.duplicate_similarity > 1:
+            return {}
+        matrix = np.array([parcel.vector for _, parcel in rows], dtype=np.float32)
+        matrix /= np.linalg.norm(matrix, axis=1, keepdims=True)
+        near = matrix @ matrix.T >= self._settings.duplicate_similarity
+        found = self._nearest([parcel for _, parcel in rows], embedding)
+        merged: dict[int, Parcel] = {}
+        kept: list[int] = []
+        for at, (number, parcel) in enumerate(rows):
+            parcel.same_as = found[at]
+            if parcel.same_as:
+                continue
+            alike = (rows[k][1] for k in kept if near[at, k])
+            other = next((one for one in alike if _apart(one.chunk, parcel.chunk)), None)
+            if other is None:
+                kept.append(at)
+            else:
+                other.chunk = _raised(other.chunk, parcel.chunk)
+                merged[number] = other
+        return merged
+
+    def _nearest(self, parcels: Sequence[Parcel], embedding: str) -> list[str]:
+        """For each the id of a memory that says the same and is not of the same turns, or ""."""
+        answer = self._search(parcels, embedding)
+        if not _is_whole(answer.degraded):
+            answer = self._search(parcels, embedding)  # a search may run out of time once
+        if not _is_whole(answer.degraded) or len(answer.results) != len(parcels):
+            for parcel in parcels:
+                parcel.unchecked = True
+            return [""] * len(parcels)
+        return [
+            next((hit.id for hit in hits.items if self._says_the_same(parcel.chunk, hit)), "")
+            for parcel, hits in zip(parcels, answer.results, strict=True)
+        ]
+
+    def _search(self, parcels: Sequence[Parcel], embedding: str) -> pb.QueryResponse:
+        return self._read(
+            vectors=[parcel.vector for parcel in parcels if parcel.vector is not None],
+            mode=Mode.VECTOR,
+            top_k=CANDIDATES,
+            min_score=self._settings.duplicate_similarity,
+            embedding=embedding,
+        )
+
+    def _says_the_same(self, chunk: Chunk, hit: pb.Hit) -> bool:
+        if hit.similarity < self._settings.duplicate_similarity:
+            return False
+        if not hit.metadata.HasField("seq"):
+            return True
+        seq = last = hit.metadata.seq
+        if LAST_SEQ in hit.metadata.attributes:
+            last = max(seq, hit.metadata.attributes[LAST_SEQ].int_value)
+        return not chunk.overlaps(hit.session, hit.metadata.source, seq, last)
+
+    # -- writing -----------------------------------------------------------------------
+
+    def _write(self, session: str, group: Sequence[Parcel], embedding: str) -> None:
+        space = Namespace(self._namespace.tenant, self._namespace.agent, session)
+        try:
+            answer = self._calls.write(space, map(_item, group), embedding=embedding)
+        except ClientError as error:
+            if error.code != "NOT_FOUND" or not any(parcel.same_as for parcel in group):
+                raise
+            # A memory that was to be touched was forgotten meanwhile.
+            for parcel in group:
+                parcel.same_as = ""
+            answer = self._calls.write(space, map(_item, group), embedding=embedding)
+        self._position = answer.position
+        there: dict[str, Parcel] = {}
+        for parcel, result in zip(group, answer.results, strict=True):
+            if result.outcome == pb.OUTCOME_EXISTS and result.status == types_pb2.STATUS_ACTIVE:
+                there[result.id] = parcel
+            else:
+                parcel.fate = _FATES[result.outcome]
+        if there:
+            self._complete(space, there, embedding)
+
+    def _complete(self, space: Namespace, there: dict[str, Parcel], embedding: str) -> None:
+        """Gives memories that are there what they lack: later turns of their window, a vector."""
+        answer = self._read(
+            ids=list(there), include=Include(content=True, vector=True), embedding=embedding
+        )
+        stored = {hit.id: hit for hit in answer.items}
+        if len(stored) < len(there) and not _is_whole(answer.degraded):
+            raise ClientError(
+                "UNAVAILABLE",
+                f"memories cannot be read now ({answer.degraded.reason})",
+                reason=answer.degraded.reason,
+            )
+        changes: list[WriteItem] = []
+        fates: list[tuple[Parcel, Fate]] = []
+        for id_, parcel in there.items():
+            hit, fate = stored.get(id_), Fate.EXISTING
+            if hit is not None and _grows(hit.content, parcel.chunk.content):
+                changes.append(_growth(hit, parcel))
+                fate = Fate.GROWN
+            elif hit is not None and parcel.vector is not None and not hit.HasField("vector"):
+                changes.append(LateVector(id_, parcel.vector, if_version=hit.version))
+            fates.append((parcel, fate))
+        if changes:
+            self._position = self._calls.write(space, changes, embedding=embedding).position
+        for parcel, fate in fates:
+            parcel.fate = fate
+
+    def _read(self, **asked: Any) -> pb.QueryResponse:
+        """A query that sees what this sender wrote."""
+        space = Namespace(self._namespace.tenant, self._namespace.agent)
+        try:
+            return self._calls.query(space, min_position=self._position, **asked)
+        except ClientError as error:
+            if error.reason != _LOST or not self._position:
+                raise
+            self._position = ""
+            return self._calls.query(space, **asked)
+
+
+_FATES: Final = {
+    pb.OUTCOME_CREATED: Fate.WRITTEN,
+    pb.OUTCOME_TOUCHED: Fate.TOUCHED,
+    pb.OUTCOME_EXISTS: Fate.EXISTING,
+}
+
+
+def _item(parcel: Parcel) -> WriteItem:
+    chunk = parcel.chunk
+    if parcel.same_as:
+        return Touch(parcel.same_as, ts=chunk.ts, importance=chunk.importance)
+    return chunk.memory(parcel.vector)
+
+
+def _grows(stored: str, content: str) -> bool:
+    """Whether the content is what is stored and more."""
+    return len(content) > len(stored) and content.startswith(stored)
+
+
+def _growth(hit: pb.Hit, parcel: Parcel) -> Update:
+    chunk = parcel.chunk
+    metadata = chunk.metadata()._replace(
+        ts=max(chunk.ts, hit.metadata.ts), importance=max(chunk.importance, hit.importance_stored)
+    )
+    named = [
+        name
+        for name in ("role", "category", "memory_type")
+        if getattr(hit.metadata, name) and not getattr(metadata, name)
+    ]
+    return Update(
+        hit.id,
+        if_version=hit.version,
+        content=chunk.content,
+        summary=chunk.summary,
+        vector=parcel.vector,
+        clear_vector=parcel.vector is None,
+        metadata=metadata,
+        clear_fields=tuple(named),
+    )
+
+
+def _raised(chunk: Chunk, by: Chunk) -> Chunk:
+    """As after a touch: time and importance only rise."""
+    return replace(chunk, ts=max(chunk.ts, by.ts), importance=max(chunk.importance, by.importance))
+
+
+def _apart(chunk: Chunk, other: Chunk) -> bool:
+    return not chunk.overlaps(other.session, other.source, other.seq, other.last_seq)
+
+
+def _is_whole(degraded: types_pb2.Degraded) -> bool:
+    """Whether an answer holds everything it should, as far as this client wrote it."""
+    return degraded.level == 0 or degraded.level == 2 or degraded.reason in _WHOLE
