@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,20 +32,27 @@ Index = NDArray[np.int64]
 _ROW_BYTES = 160
 """Number, id and state of a row, with the spare room of what grows."""
 _CODE_BYTES = 4
+BLOCK_ROWS: Final = 1_024
+"""Rows of the tail whose words are kept together, and let go of together."""
+_NO_LENGTHS: Final = np.empty(0, np.int32)
 
 
 class TailFacets:
     """Words and fixed columns of the tail, read from the records when first asked for.
 
     Append-only, so parts of older positions see their own rows only. One thread fills at a
-    time.
+    time. Words are kept in blocks of rows, which the tail that is left when the first rows are
+    sealed shares: to make them anew would hold up queries.
     """
 
     def __init__(self, partition: int, indexed: Indexed, start: int) -> None:
         self._partition = partition
         self._start = start
-        self._lock = threading.Lock()
-        self._index = TailIndex()
+        self._reading = threading.Lock()
+        self._blocks: list[TailIndex] = []
+        self._before = 0
+        """Rows of the first block that are not in this tail."""
+        self._coding = threading.Lock()
         self._columns = ColumnBuilder(indexed)
         self._indexed = indexed
 
@@ -55,47 +62,76 @@ class TailFacets:
         return self._start
 
     @property
-    def asked(self) -> bool:
-        """Whether words or fixed columns were ever wanted."""
-        return bool(len(self._index) or len(self._columns))
+    def has_columns(self) -> bool:
+        """Whether fixed columns were ever wanted."""
+        return bool(len(self._columns))
 
-    def behind(self, start: int) -> TailFacets:
-        """Empty ones for the tail from a later row on."""
-        return TailFacets(self._partition, self._indexed, start)
+    def behind(self, start: int, dropped: int) -> TailFacets:
+        """Those for the tail from a later row on, without its first ``dropped`` rows: with the
+        words that are there, and no columns."""
+        fresh = TailFacets(self._partition, self._indexed, start)
+        with self._reading:
+            if self._words > dropped:
+                # Both may add to the last block.
+                fresh._reading = self._reading
+                whole, fresh._before = divmod(self._before + dropped, BLOCK_ROWS)
+                fresh._blocks = self._blocks[whole:]
+        return fresh
 
-    def follow(self, other: TailFacets, rows: Index, snapshot: Snapshot) -> None:
-        """Reads of these rows whatever ``other`` has been asked for."""
-        if len(other._index):
-            self.index(rows, snapshot)
-        if len(other._columns):
-            self.columns(rows, snapshot)
+    def take_columns(self, other: TailFacets) -> None:
+        """Has the columns that were made beforehand."""
+        self._coding, self._columns = other._coding, other._columns
 
     @property
     def nbytes(self) -> int:
         """Memory taken, in bytes, approximately."""
         row = _ROW_BYTES + _CODE_BYTES * len(self._columns.fields)
-        return self._index.nbytes + len(self._columns) * row
+        return sum(block.nbytes for block in self._blocks) + len(self._columns) * row
 
-    def index(self, rows: Index, snapshot: Snapshot) -> TailIndex:
-        """The words of (at least) these rows; local numbers are places in ``rows``."""
-        with self._lock:
-            missing = rows[len(self._index) :]
+    @property
+    def _words(self) -> int:
+        """Rows whose words are there."""
+        return sum(map(len, self._blocks)) - self._before
+
+    def lengths(self, rows: Index, snapshot: Snapshot) -> NDArray[np.int32]:
+        """Number of words of each of these rows, int32 (n,), which are read where they are not
+        yet known; the places in ``rows`` are local rows."""
+        with self._reading:
+            missing = rows[self._words :]
             for data in snapshot.raw_texts(self._partition, missing.tolist()):
+                if not self._blocks or len(self._blocks[-1]) == BLOCK_ROWS:
+                    self._blocks.append(TailIndex())
                 if data is None:
-                    self._index.append(())
+                    self._blocks[-1].append(())
                     continue
                 text = keys.unpack_text(data)
                 summary = heads.parse_head(text.head).summary
-                self._index.append(terms(heads.keyword_text(summary, text.content)))
-        return self._index
+                self._blocks[-1].append(terms(heads.keyword_text(summary, text.content)))
+        found = [block.lengths(BLOCK_ROWS) for block in self._blocks] or [_NO_LENGTHS]
+        return np.concatenate(found)[self._before : self._before + len(rows)]
 
     def postings(self, term: str, count: int) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Of the first ``count`` rows those with a term; ``index`` must have been called."""
-        return self._index.postings(term, count)
+        """Of the first ``count`` rows those with a term; ``lengths`` must have been called."""
+        found = []
+        for number, block in enumerate(self._blocks):
+            offset = number * BLOCK_ROWS - self._before
+            if offset >= count:
+                break
+            docs, frequencies = block.postings(term, min(BLOCK_ROWS, count - offset))
+            if not number and self._before:
+                own = np.searchsorted(docs, self._before)
+                docs, frequencies = docs[own:], frequencies[own:]
+            if len(docs):
+                found.append((docs + offset, frequencies))
+        if len(found) == 1:
+            return found[0]
+        if not found:
+            return _NO_LENGTHS, _NO_LENGTHS
+        return np.concatenate([f[0] for f in found]), np.concatenate([f[1] for f in found])
 
     def columns(self, rows: Index, snapshot: Snapshot) -> ColumnSet:
         """The fixed columns of these rows."""
-        with self._lock:
+        with self._coding:
             missing = rows[len(self._columns) :]
             wanted = missing.tolist()
             for row, data in zip(wanted, snapshot.raw_texts(self._partition, wanted), strict=True):
@@ -153,7 +189,7 @@ class Part:
             postings = self.segment.postings
             return None if postings is None else postings.lengths
         assert self.facets is not None
-        return self.facets.index(self.rows, snapshot).lengths(len(self.rows))
+        return self.facets.lengths(self.rows, snapshot)
 
     def lookup(self, term: str) -> tuple[NDArray[Any], NDArray[Any]]:
         """Local rows with a term and its frequencies; call ``lengths`` before."""
@@ -233,15 +269,16 @@ class TailBuilder:
         self._publish(np.concatenate((self.part.rows, rows)), self.part.mutable.extended(states))
 
     def rebased(self, start: int, facets: TailFacets | None = None) -> TailBuilder:
-        """The tail from a later row on, after the rows before it were sealed; its words and
-        fixed columns are in ``facets``, where those were made before. Nothing is read again
-        or copied, which would hold up queries."""
+        """The tail from a later row on, after the rows before it were sealed; its fixed columns
+        are in ``facets``, where those were made before. Nothing is read again or copied, which
+        would hold up queries."""
         fresh = TailBuilder(self.partition, self.indexed, self.dimensions, start)
         fresh.next_row = max(start, self.next_row)
-        if facets is not None:
-            fresh.facets = facets
-            fresh.part = replace(fresh.part, facets=facets)
         skip = int(np.searchsorted(self.part.rows, start))
+        fresh.facets = self.facets.behind(start, skip)
+        if facets is not None:
+            fresh.facets.take_columns(facets)
+        fresh.part = replace(fresh.part, facets=fresh.facets)
         fresh.vectors = {g: b.behind(skip) for g, b in self.vectors.items()}
         fresh._publish(self.part.rows[skip:], self.part.mutable.tail(skip))
         return fresh

@@ -107,17 +107,18 @@ class PartitionHolder:
         with self._lock:
             self._ready = opened
 
-    def prepare_tail(self, start: int) -> tuple[TailFacets, TailFacets, Index] | None:
-        """For when the rows before ``start`` will have been sealed: facets of the tail that
-        is left, to be filled while queries go on with those there are; those; and the rows
-        that will be in it. None when nothing changes for the tail."""
+    def prepare_tail(self, start: int) -> tuple[TailFacets, Index] | None:
+        """For when the rows before ``start`` will have been sealed: facets whose columns are to
+        be filled while queries go on with those there are, and the rows that will be in the
+        tail. None when nobody asks for columns, or nothing changes for the tail."""
         with self._lock:
             tail = self._tail
-            if tail is None or tail.start >= start:
+            if tail is None or tail.start >= start or not tail.facets.has_columns:
                 return None
-            self._next_facets = tail.facets.behind(start)
             rows = tail.part.rows
-            return self._next_facets, tail.facets, rows[np.searchsorted(rows, start) :]
+            dropped = int(np.searchsorted(rows, start))
+            self._next_facets = tail.facets.behind(start, dropped)
+            return self._next_facets, rows[dropped:]
 
     def at(self, snapshot: Snapshot, partition: Partition) -> PartitionView:
         """The view for a snapshot, of which ``partition`` is the record.

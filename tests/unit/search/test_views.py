@@ -138,7 +138,7 @@ def test_a_tail_that_is_left_after_sealing_is_not_read_again(world: World) -> No
     assert holder is not None and holder._tail is not None
     assert holder._tail.part.rows.tolist() == [7] and holder._next_facets is None
     facets = holder._tail.facets
-    assert (len(facets._index), len(facets._columns)) == (1, 1)
+    assert (facets._words, len(facets._columns)) == (1, 1)
     assert world.ids(text="bravo", mode="KEYWORD") == late
     assert world.ids(mode="BROWSE", filters={"topic": "s2"}) == late
     assert world.query(vector=OPPOSITE, top_k=1)["items"][0]["id"] == late[0]
@@ -147,20 +147,23 @@ def test_a_tail_that_is_left_after_sealing_is_not_read_again(world: World) -> No
     assert len(world.query(vector=VECTOR, top_k=20)["items"]) == 7
 
 
-def test_words_prepared_for_a_tail_that_was_read_anew_meanwhile_are_not_used(world: World) -> None:
+def test_what_is_prepared_for_a_tail_that_was_read_anew_meanwhile_is_not_used(
+    world: World,
+) -> None:
     world.put(summary="alpha", vector=VECTOR)
     changed = world.put(summary="charlie", vector=VECTOR, ttl_ms=0)
-    world.put(summary="bravo", vector=VECTOR, ttl_ms=0)
+    bravo = world.put(summary="bravo", vector=VECTOR, ttl_ms=0, metadata={"topic": "s2"})
     world.write({"update": {"id": changed, "summary": "delta"}})
     world.query(text="alpha", mode="KEYWORD")
+    assert world.ids(mode="BROWSE", filters={"topic": "s2"}) == [bravo]
     holder, store = holder_of(world), world.node.store
     assert holder is not None
     prepared = holder.prepare_tail(7)
     assert prepared is not None
-    facets, like, rows = prepared
+    facets, rows = prepared
     assert rows.tolist() == [7, 8, 9]
     with store.read() as snapshot:
-        facets.follow(like, rows, snapshot)
+        facets.columns(rows, snapshot)
     # The replaced version goes, and a merge leaves no changes since the view.
     world.clock.turn(7 * DAY)
     world.node.sweep()
@@ -174,6 +177,8 @@ def test_words_prepared_for_a_tail_that_was_read_anew_meanwhile_are_not_used(wor
         assert tail.rows.tolist() == [8, 9]
         tail.lengths(snapshot)
         assert [tail.lookup(term)[0].tolist() for term in ("bravo", "delta")] == [[0], [1]]
+        assert tail.facets is not None
+        assert tail.facets.columns(tail.rows, snapshot).rows.tolist() == [8, 9]
 
 
 def test_settling_a_partition_nobody_asked_for_opens_nothing(world: World) -> None:
