@@ -2,6 +2,7 @@
 
 from memsvc.client.embedders.batches import BATCH, embed_each
 from memsvc.client.embedders.binding import EmbeddingMismatch, embedding_of
+from memsvc.client.embedders.endpoint import EndpointEmbedder
 from memsvc.client.embedders.hashing import HashingEmbedder
 from memsvc.client.embedders.local import (
     LOCAL_DIMENSION,
@@ -28,6 +29,7 @@ __all__ = [
     "EmbedderMissing",
     "EmbedderUnavailable",
     "EmbeddingMismatch",
+    "EndpointEmbedder",
     "HashingEmbedder",
     "LocalEmbedder",
     "TextRefused",

@@ -43,12 +43,12 @@ class HashingEmbedder:
         for row, text in zip(rows, texts, strict=True):
             words = _TOKENS.findall(text.casefold()) or [""]
             for feature in (*words, *map(" ".join, itertools.pairwise(words))):
-                seed = int.from_bytes(hashlib.blake2b(feature.encode(), digest_size=8).digest())
-                row += _signs(seed, self.dimension)
+                row += _signs(feature, self.dimension)
             row /= np.linalg.norm(row) or 1.0
         return rows
 
 
-def _signs(seed: int, dimension: int) -> NDArray[np.float32]:
-    bits = np.random.Generator(np.random.PCG64(seed)).integers(0, 2, dimension)
-    return np.asarray(bits * 2 - 1, dtype=np.float32)
+def _signs(feature: str, dimension: int) -> NDArray[np.float32]:
+    digest = hashlib.shake_128(feature.encode()).digest(-(-dimension // 8))
+    bits = np.unpackbits(np.frombuffer(digest, dtype=np.uint8), count=dimension)
+    return np.asarray(bits, dtype=np.float32) * 2 - 1
