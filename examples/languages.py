@@ -109,6 +109,26 @@ def python_command() -> list[str]:
     ]
 
 
+# -- Go: buf with protoc-gen-go and protoc-gen-go-grpc, which are tools of the module ---------
+
+GO = EXAMPLES / "go"
+
+
+def go_stubs(out: Path = GO) -> None:
+    """Only needed when protos/ changed: the stubs are committed."""
+    buf = Path(sys.executable).parent / "buf"
+    tool(buf, "generate", ROOT, "--path", ROOT / "protos" / "memsvc" / "v1", "-o", out, folder=GO)
+
+
+def go_build() -> None:
+    tool("go", "build", "-o", cache() / "go" / "conversation", ".", folder=GO)
+
+
+def go_command() -> list[str]:
+    return [str(cache() / "go" / "conversation")]
+
+
 LANGUAGES = {
     "python": Language(python_stubs, python_stubs, python_command, lambda: PYTHON / "stubs"),
+    "go": Language(go_stubs, go_build, go_command, lambda: GO / "gen"),
 }

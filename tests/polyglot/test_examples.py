@@ -7,11 +7,12 @@ import json
 import re
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from examples.group import Group, Member
-from examples.languages import LANGUAGES
+from examples.languages import GO, LANGUAGES, go_stubs
 from examples.run import ANSWERS, converse
 from memsvc.client import MemoryClient
 
@@ -88,3 +89,12 @@ def test_every_language_goes_on_after_a_switch_over(group: Group) -> None:
         result = converse(language, group.nodes, group.token)
         assert result.returncode == 0, result.stderr
         assert result.stdout == ANSWERS.read_text(encoding="utf-8"), result.stderr
+
+
+def test_the_committed_stubs_of_go_are_those_of_the_protos(tmp_path: Path) -> None:
+    go_stubs(tmp_path)
+    made = {path.relative_to(tmp_path): path.read_text() for path in tmp_path.rglob("*.go")}
+    committed = {path.relative_to(GO): path.read_text() for path in (GO / "gen").rglob("*.go")}
+    assert made.keys() == committed.keys()
+    for path, text in made.items():
+        assert text == committed[path], f"{path} is outdated: make stubs LANG=go"
