@@ -128,7 +128,28 @@ def go_command() -> list[str]:
     return [str(cache() / "go" / "conversation")]
 
 
+# -- Java: Maven with the protobuf plugin, which fetches protoc and the generator of services ---
+
+JAVA = EXAMPLES / "java"
+
+
+def java_stubs() -> None:
+    tool("mvn", "-q", "-B", "generate-sources", folder=JAVA)
+
+
+def java_build() -> None:
+    tool("mvn", "-q", "-B", "process-classes", folder=JAVA)
+
+
+def java_command() -> list[str]:
+    libraries = f"{JAVA}/target/classes:{JAVA}/target/lib/*"
+    return ["java", "-XX:TieredStopAtLevel=1", "-cp", libraries, "memsvc.example.Conversation"]
+
+
 LANGUAGES = {
     "python": Language(python_stubs, python_stubs, python_command, lambda: PYTHON / "stubs"),
     "go": Language(go_stubs, go_build, go_command, lambda: GO / "gen"),
+    "java": Language(
+        java_stubs, java_build, java_command, lambda: JAVA / "target" / "generated-sources"
+    ),
 }
