@@ -29,7 +29,7 @@ def test_a_position_of_the_primary_is_waited_for_on_every_reader_of_a_replica(
         make_node, primary, server__readers=2, storage__wal_sync="every_1000ms"
     ).start()
     connections = r.to_each_reader(replica)
-    for number in range(100, 160):
+    for number in range(100, 112):
         request = pb.WriteRequest(namespace=h.namespace(), items=[h.memory(number)])
         written = primary.stub().Write(request, timeout=h.CALL_S)
         for connection in connections:
