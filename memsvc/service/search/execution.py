@@ -157,6 +157,8 @@ class Execution:
             )
             if len(view.parts) > 1:
                 searcher.begin(view.parts[-1], self._scopes[-1], wanted)
+                # One, since what two have found makes the next ones cheap.
+                searcher.begin_graph(view.parts[1], self._scopes[1], wanted, plan.ef)
         found = []
         bar = Bar(wanted, self._least)
         for number, (part, scope) in enumerate(zip(view.parts, self._scopes, strict=True)):

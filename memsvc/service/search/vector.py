@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from math import log
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,7 @@ from memsvc.domain.planner import first_plan, next_plan
 from memsvc.domain.types import ExplainPart
 from memsvc.segments.errors import SegmentDamaged
 from memsvc.segments.graph import Graph
-from memsvc.segments.quantise import quantise_one
+from memsvc.segments.quantise import Quantised, quantise_one
 from memsvc.segments.rescore import ANY, through_copy
 from memsvc.segments.segment import Segment
 from memsvc.segments.topk import best
@@ -123,6 +124,21 @@ def _missing(segment: Segment, generation: int) -> Missing | None:
     return Missing(*(segment.missing(kind, generation) for kind in ("rows", "scan", "graph")))
 
 
+class _Begun(NamedTuple):
+    """A search of a graph for ``asked`` rows that goes on beside others."""
+
+    asked: int
+    job: Future[tuple[tuple[Index, Sims], float]]
+
+
+def _clocked(
+    graph: Graph, query: NDArray[np.float32], asked: int, ef: int, quantised: Quantised
+) -> tuple[tuple[Index, Sims], float]:
+    """What a search of a graph finds, and its seconds."""
+    started = time.perf_counter()
+    return graph.search(query, asked, ef, quantised), time.perf_counter() - started
+
+
 class VectorSearch:
     """Searches one part after another for one query vector.
 
@@ -152,6 +168,7 @@ class VectorSearch:
         self._on_damage = on_damage
         self._beside = beside
         self._begun: dict[str, Future[Rough]] = {}
+        self._graphs: dict[str, _Begun] = {}
 
     def begin(self, part: Part, scope: Scope, k: int) -> None:
         """Starts on a part that is searched after others: a graph leaves the interpreter to
@@ -160,6 +177,25 @@ class VectorSearch:
         large = outside.count * len(self._query) >= BESIDE_LEAST
         if self._beside is not None and large and through_copy(scope.count, k):
             self._begun[part.name] = self._beside.submit(outside.rough, self._quantised)
+
+    def begin_graph(self, part: Part, scope: Scope, k: int, ef: int) -> None:
+        """Starts on the graph of a part that is searched after others, as it is searched when
+        nothing is known from those: two graphs take the time of one where a processor is free.
+        Not through a narrow filter, which the others may make needless."""
+        vectors, graph = part.vectors(self._generation), part.graph(self._generation)
+        if self._beside is None or part.segment is None or vectors is None or graph is None:
+            return
+        present = vectors.present
+        mask = scope.mask if present is None else scope.mask & present
+        matching = scope.count if present is None else int(np.count_nonzero(mask))
+        if not k or 2 * matching <= graph.vectors:
+            return
+        costs = self._book.of(vectors, graph, _missing(part.segment, self._generation))
+        plan = first_plan(graph.vectors, matching, k, ef, costs)
+        if plan.count:
+            asked = max(plan.count, min(ef, graph.vectors))
+            job = self._beside.submit(_clocked, graph, self._query, asked, ef, self._quantised)
+            self._graphs[part.name] = _Begun(asked, job)
 
     def _rough(self, part: Part) -> Rough | None:
         """What ``begin`` has brought; None when its turn has not come."""
@@ -234,12 +270,21 @@ class VectorSearch:
         if graph is not None:
             costs = self._book.of(vectors, graph, _missing(part.segment, self._generation))
             local, why = None, f"few reach {floor:.3f}"
+            begun = self._graphs.pop(part.name, None)
+            if begun is not None and begun.job.cancel():
+                begun = None
             breadth = max(GLANCE_LEAST, int(GLANCE_SHARE * ef))
-            if known and ef > breadth and 2 * matching > graph.vectors and graph.glances.worth:
+            if (
+                begun is None
+                and known
+                and ef > breadth
+                and 2 * matching > graph.vectors
+                and graph.glances.worth
+            ):
                 local = self._glance(graph, vectors, mask, breadth, floor)
                 graph.glances.saw(local is not None)
             if local is None:
-                near, why = self._through_graph(graph, costs, mask, matching, k, ef)
+                near, why = self._through_graph(graph, costs, mask, matching, k, ef, begun)
                 if near is not None:
                     local = vectors.hopeful(*near, self._quantised[1], floor)
             if local is not None:
@@ -292,22 +337,24 @@ class VectorSearch:
         matching: int,
         k: int,
         ef: int,
+        begun: _Begun | None,
     ) -> tuple[tuple[Index, Sims] | None, str]:
         """Candidates from the graph with their rough cosines, or None when an exact scan is the
-        better way."""
+        better way. ``begun`` is the search that was started before."""
         rows = graph.vectors
         plan = first_plan(rows, matching, k, ef, costs)
         asked = max(plan.count, min(ef, rows))
         breadth = 0.0
         while plan.count:
-            local, rough = self._timed(graph, asked, ef, costs)
+            local, rough = self._timed(graph, asked, ef, costs, begun)
+            begun = None
             if not breadth:
                 breadth = broader(rough)
                 if breadth > 1 and len(local) < rows:
                     ef, asked = int(breadth * ef), min(int(breadth * asked), rows)
                     if costs.graph(max(asked, ef)) >= costs.exact(matching):
                         return None, f"{plan.why}, but {breadth:.1f} times as broad it is dearer"
-                    local, rough = self._timed(graph, asked, ef, costs)
+                    local, rough = self._timed(graph, asked, ef, costs, None)
             exhausted = len(local) < asked or asked >= rows
             passing = mask[local]
             local = local[passing]
@@ -320,11 +367,15 @@ class VectorSearch:
             asked = plan.count
         return None, plan.why
 
-    def _timed(self, graph: Graph, asked: int, ef: int, costs: SegmentCosts) -> tuple[Index, Sims]:
+    def _timed(
+        self, graph: Graph, asked: int, ef: int, costs: SegmentCosts, begun: _Begun | None
+    ) -> tuple[Index, Sims]:
         self._check()
-        started = time.perf_counter()
-        found = graph.search(self._query, asked, ef, self._quantised)
-        costs.saw_graph(time.perf_counter() - started, max(asked, ef))
+        if begun is not None and begun.asked == asked:
+            found, seconds = begun.job.result()
+        else:
+            found, seconds = _clocked(graph, self._query, asked, ef, self._quantised)
+        costs.saw_graph(seconds, max(asked, ef))
         return found
 
     def _from_records(self, part: Part, scope: Scope, k: int) -> Found:

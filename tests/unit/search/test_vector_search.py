@@ -197,6 +197,31 @@ def test_a_tail_scanned_beside_gives_what_it_gives_alone(busy: bool) -> None:
             let_go.set()
 
 
+@pytest.mark.parametrize("share", [1.0, 0.9, 0.3])
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_graph_searched_beside_gives_what_it_gives_alone(
+    tmp_path: Path, busy: bool, share: float
+) -> None:
+    part = part_of(tmp_path, "p", units(COUNT, DIMENSION, 3))
+    mask = np.random.default_rng(2).random(COUNT) < share
+    scope, let_go = Scope(mask, int(mask.sum()), True), threading.Event()
+    with ThreadPoolExecutor(1) as beside:
+        if busy:
+            beside.submit(let_go.wait)
+        try:
+            for query in units(20, DIMENSION, 9):
+                alone = searching(query, []).search(part, scope, K, EF)
+                search = searching(query, [], beside)
+                search.begin_graph(part, scope, K, EF)
+                assert bool(search._graphs) is (share > 0.5)
+                shared = search.search(part, scope, K, EF, 0.0, known=True)
+                assert shared.sims.tolist() == alone.sims.tolist()
+                assert shared.local.tolist() == alone.local.tolist()
+                assert not search._graphs
+        finally:
+            let_go.set()
+
+
 class _Busy(Executor):
     """Takes work and never begins it."""
 
