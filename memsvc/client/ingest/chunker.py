@@ -6,7 +6,9 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
+from zoneinfo import ZoneInfo
 
+from memsvc.client.days import with_day
 from memsvc.client.ingest.chunking import pieces
 from memsvc.client.ingest.chunks import Chunk, Turn, dedup_key
 from memsvc.client.ingest.importance import importance
@@ -24,6 +26,7 @@ class Chunker:
 
     def __init__(self, settings: IngestSettings) -> None:
         self._settings = settings
+        self._zone = ZoneInfo(settings.time_zone)
         self._sessions: OrderedDict[str, Windows] = OrderedDict()
         self._said: dict[str, deque[str]] = {}
         self._topics = TopicTagger()
@@ -113,9 +116,9 @@ class Chunker:
         return Chunk(
             key=dedup_key(first.session or first.source, first_seq, first.text),
             content=content,
-            summary=summary(
+            summary=self._summary(
                 [(self._label(turn), turn.text) for turn in said],
-                self._settings.summary_characters,
+                max(turn.ts or 0 for turn in said),
             ),
             session=first.session,
             seq=first_seq,
@@ -142,7 +145,7 @@ class Chunker:
                 Chunk(
                     key=dedup_key(text.session or text.source, at, piece),
                     content=content,
-                    summary=summary([(label, piece)], self._settings.summary_characters),
+                    summary=self._summary([(label, piece)], text.ts or 0),
                     session=text.session,
                     seq=at,
                     last_seq=at,
@@ -157,6 +160,10 @@ class Chunker:
                 )
             )
         return chunks
+
+    def _summary(self, turns: Sequence[tuple[str, str]], ts: int) -> str:
+        short = summary(turns, self._settings.summary_characters)
+        return with_day(short, ts, self._zone) if self._settings.days else short
 
     def _line(self, turn: Turn) -> str:
         label = self._label(turn)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final, Literal
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from memsvc.client.embedders import BATCH
 from memsvc.client.ingest.chunking import DEFAULT_SIZE, PieceSize
@@ -27,9 +28,11 @@ class Windowing:
     """Turns in a window, 1 to 20."""
     stride: int = 2
     """Turns from the beginning of one window to that of the next, 1 to ``turns``."""
-    most: int = 500
-    """Characters of a window. One that would be longer is parted between turns; a turn that is
-    longer itself is cut into pieces and stands alone."""
+    most: int = 700
+    """Characters of a window: room for three turns of a conversation. With 500 six windows of a
+    hundred are parted, and two of a hundred pieces of evidence fewer are found. One that would
+    be longer is parted between turns; a turn that is longer itself is cut into pieces and stands
+    alone."""
     labels: bool = True
     """Whether the speaker (else the role) stands before each turn: "Ann: ..."."""
 
@@ -50,7 +53,13 @@ class IngestSettings:
     pieces: PieceSize = DEFAULT_SIZE
     """Of texts that are no conversation, and of long turns."""
     summary_characters: int = SUMMARY_CHARACTERS
-    """Most characters of a summary, 40 to 2,000."""
+    """Most characters of a summary, 40 to 2,000, without its day."""
+    days: bool = True
+    """Whether a summary begins with a line that tells the day ("7 May 2023", "2023年5月7日"):
+    people ask what was said in May, and words are looked for in summaries. Vectors are of the
+    text alone, so that what is said again on another day is still noticed."""
+    time_zone: str = "UTC"
+    """Where these days begin, by the name in the time zone database ("Europe/Paris")."""
     duplicate_similarity: float = DUPLICATE_SIMILARITY
     """Cosine similarity from which two chunks say the same: the one there is is touched. Distinct
     facts lie below 0.9. Above 1 = never."""
@@ -93,6 +102,13 @@ class IngestSettings:
                 raise ValueError(f"{name}: expected {low:,} to {high:,}, not {value}")
         if self.when_full not in ("drop", "wait"):
             raise ValueError(f"when_full: expected 'drop' or 'wait', not {self.when_full!r}")
+        try:
+            ZoneInfo(self.time_zone)
+        except (ZoneInfoNotFoundError, ValueError, OSError):
+            raise ValueError(
+                f"time_zone: expected a name as in the time zone database, for example "
+                f"Europe/Paris, not {self.time_zone!r}"
+            ) from None
         if not 0.5 <= self.duplicate_similarity <= 2:
             raise ValueError(
                 f"duplicate_similarity: expected 0.5 to 2, not {self.duplicate_similarity}"

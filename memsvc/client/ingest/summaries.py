@@ -10,7 +10,7 @@ from memsvc.client.ingest.keywords import keywords
 from memsvc.client.ingest.sentences import sentences
 from memsvc.domain.limits import MAX_SUMMARY_BYTES
 
-SUMMARY_CHARACTERS: Final = 500
+SUMMARY_CHARACTERS: Final = 700
 """A chunk has no more, so its summary says all its facts: words are looked for in summaries."""
 
 # A model that reads "please delete the files" among its memories may do it. The opening of a

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
+from memsvc.client.days import split_day
 from memsvc.client.recall.tokens import TokenCounter
 
 HANDLE_CHARACTERS: Final = 4
@@ -62,9 +63,12 @@ class Context:
 
 
 def line(item: ContextItem) -> str:
-    """An item as one line of the context, with its handle and its day (UTC)."""
-    day = f" {datetime.fromtimestamp(item.ts / 1_000, UTC):%Y-%m-%d}" if item.ts else ""
-    return f"[{item.handle}{day}] {one_line(item.summary)}"
+    """An item as one line of the context, with its handle and its day: the one that its summary
+    begins with, else that of its time (UTC)."""
+    day, said = split_day(item.summary)
+    if not day and item.ts > 0:
+        day = f"{datetime.fromtimestamp(item.ts / 1_000, UTC):%Y-%m-%d}"
+    return f"[{item.handle} {day}] {one_line(said)}" if day else f"[{item.handle}] {one_line(said)}"
 
 
 def one_line(text: str) -> str:

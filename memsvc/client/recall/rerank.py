@@ -17,7 +17,7 @@ class Candidate:
     id: str
     summary: str
     relevance: float
-    """How well it answers, 0 to 1: words and meaning together."""
+    """How well it answers, on a scale of this one answer: by words, meaning, or both."""
     similarity: float | None = None
     """Cosine to the query; None without vectors."""
     importance: float = 0.5
@@ -27,25 +27,33 @@ class Candidate:
 
 
 def candidates_of(answer: pb.QueryResponse) -> list[Candidate]:
-    """The hits of an answer, best first. Scores of words alone have no upper bound: there the
-    best one counts as 1."""
-    scale = 1.0
-    if answer.mode == pb.MODE_KEYWORD:
-        scale = max((hit.score for hit in answer.items), default=0.0) or 1.0
-    return [_candidate(hit, scale) for hit in answer.items]
+    """The hits of an answer, best first."""
+    return [
+        Candidate(
+            id=hit.id,
+            summary=hit.summary or hit.content,
+            relevance=hit.score,
+            similarity=hit.similarity if hit.HasField("similarity") else None,
+            importance=hit.metadata.importance,
+            ts=hit.metadata.ts,
+            topic=hit.metadata.topic,
+            session=hit.session,
+        )
+        for hit in answer.items
+    ]
 
 
-def _candidate(hit: pb.Hit, scale: float) -> Candidate:
-    return Candidate(
-        id=hit.id,
-        summary=hit.summary or hit.content,
-        relevance=hit.score / scale,
-        similarity=hit.similarity if hit.HasField("similarity") else None,
-        importance=hit.metadata.importance,
-        ts=hit.metadata.ts,
-        topic=hit.metadata.topic,
-        session=hit.session,
-    )
+def spread(relevances: Sequence[float]) -> list[float]:
+    """Relevances as shares of the way from the least to the greatest of them; all 1 where they
+    are equal.
+
+    Scores of one question lie close together (0.2 to 0.6 with the local model), importance and
+    freshness take the whole of 0 to 1: added up as they are, a fresh memory about something
+    else beats any answer.
+    """
+    least, greatest = min(relevances, default=0.0), max(relevances, default=0.0)
+    width = greatest - least
+    return [(one - least) / width if width > 0 else 1.0 for one in relevances]
 
 
 def rerank(
@@ -55,11 +63,13 @@ def rerank(
     cost_of: Callable[[Candidate], int],
 ) -> list[tuple[float, Candidate]]:
     """The candidates that are kept, best first, with their scores: the weighted sum of
-    relevance, importance and freshness; no topic more than ``max_per_topic`` times; whole items
-    until the first whose cost in tokens (``cost_of``) does not fit the budget."""
+    relevance (spread over 0 to 1), importance and freshness; no topic more than
+    ``max_per_topic`` times; whole items until the first whose cost in tokens (``cost_of``) does
+    not fit the budget."""
+    relevances = spread([one.relevance for one in candidates])
     scored = [
-        (rank_score(options, one.relevance, one.importance, now_ms - one.ts), one.id)
-        for one in candidates
+        (rank_score(options, relevance, one.importance, now_ms - one.ts), one.id)
+        for relevance, one in zip(relevances, candidates, strict=True)
     ]
     kept = select(
         options,

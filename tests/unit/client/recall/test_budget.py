@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from memsvc.client.recall.context import ContextItem, Handles, build, item_tokens, line, one_line
-from memsvc.client.recall.rerank import Candidate, rerank
+from memsvc.client.recall.rerank import Candidate, rerank, spread
 from memsvc.client.recall.settings import RecallSettings
 from memsvc.client.recall.tokens import TokenCounter, conservative_tokens
 from memsvc.domain.types import RankOptions
@@ -108,9 +108,35 @@ def test_a_fourth_of_a_topic_gives_way_and_those_without_one_do_not() -> None:
 
 
 def test_relevance_importance_and_freshness_weigh_as_stated() -> None:
-    old = NOW - 30 * DAY
-    kept = rerank([Candidate("a", "", 0.8, None, 0.4, old)], RankOptions(), NOW, lambda _one: 1)
-    assert kept[0][0] == pytest.approx(0.60 * 0.8 + 0.25 * 0.4 + 0.15 * 0.5)
+    found = [
+        Candidate("a", "", 0.50, None, 0.4, NOW - 30 * DAY),
+        Candidate("b", "", 0.45, None, 0.9, NOW),
+        Candidate("c", "", 0.30, None, 0.9, NOW),
+    ]
+    kept = rerank(found, RankOptions(), NOW, lambda _one: 1)
+    scores = {one.id: score for score, one in kept}
+    assert scores["a"] == pytest.approx(0.60 * 1.00 + 0.25 * 0.4 + 0.15 * 0.5)
+    assert scores["b"] == pytest.approx(0.60 * 0.75 + 0.25 * 0.9 + 0.15 * 1.0)
+    assert scores["c"] == pytest.approx(0.60 * 0.00 + 0.25 * 0.9 + 0.15 * 1.0)
+
+
+def test_equal_relevances_leave_the_order_to_importance() -> None:
+    assert spread([0.4, 0.4]) == [1.0, 1.0] and spread([]) == []
+    few = [Candidate("a", "", 0.4, None, 0.1), Candidate("b", "", 0.4, None, 0.9)]
+    kept = rerank(few, RankOptions(), NOW, lambda _one: 1)
+    assert [one.id for _, one in kept] == ["b", "a"]
+
+
+@pytest.mark.parametrize(
+    ("summary", "written"),
+    [
+        ("7 May 2023\nAnn: hello\nBob: hi", "[h 7 May 2023] Ann: hello Bob: hi"),
+        ("2023年5月7日\n你好", "[h 2023年5月7日] 你好"),
+        ("7 Mai 2023\nhello", "[h 2027-01-15] 7 Mai 2023 hello"),
+    ],
+)
+def test_the_day_is_told_once(summary: str, written: str) -> None:
+    assert line(ContextItem("id", "h", summary, NOW)) == written
 
 
 def test_a_memory_cannot_pretend_to_be_several_lines() -> None:
