@@ -2,67 +2,328 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from subprocess import PIPE, Popen
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from memsvc.client import HashingEmbedder, Include, MemoryClient
+from memsvc.client import (
+    ClientError,
+    EmbedderUnavailable,
+    HashingEmbedder,
+    Include,
+    MemoryClient,
+)
 from memsvc.client.embedders import EmbeddingMismatch
-from memsvc.client.ingest import Ingestor, Turn
+from memsvc.client.ingest import (
+    LAST_SEQ,
+    Ingestor,
+    IngestReport,
+    IngestSettings,
+    PieceSize,
+    Turn,
+    Windowing,
+)
 from memsvc.v1 import memory_service_pb2 as pb
 from tests.client.conversations import conversation
 from tests.scenarios.conftest import MakeNode
-from tests.scenarios.harness import Node
+from tests.scenarios.harness import REPOSITORY, Node
+from tests.waiting import until
 
-SPACE = "acme/bot"
 EMBEDDER = HashingEmbedder(64)
+MODEL = {"index__dimension": 64, "index__embedding": EMBEDDER.name}
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """One for all tests that leave it as it is; each has an agent of its own."""
+    node = Node(tmp_path_factory.mktemp("shared"), **MODEL).start()
+    yield node
+    node.close()
 
 
 @pytest.fixture
-def node(make_node: MakeNode) -> Node:
-    return make_node(index__dimension=64, index__embedding=EMBEDDER.name).start()
+def space(request: pytest.FixtureRequest) -> str:
+    return f"acme/{request.node.name}"
 
 
 def client_of(node: Node) -> MemoryClient:
     return MemoryClient(f"{node.host}:{node.port}")
 
 
-def memories(node: Node) -> list[pb.Hit]:
+def memories(node: Node, space: str) -> list[pb.Hit]:
     with client_of(node) as client:
-        return list(client.browse(SPACE, include=Include(content=True), page_size=200))
+        return list(client.browse(space, include=Include(content=True), page_size=200))
 
 
 def missing(turns: Sequence[Turn], found: Sequence[pb.Hit]) -> list[Turn]:
     return [turn for turn in turns if not any(turn.text in hit.content for hit in found)]
 
 
-def test_the_same_data_twice_leaves_the_same_memories(node: Node, tmp_path: Path) -> None:
+def test_the_same_data_twice_leaves_the_same_memories(
+    node: Node, space: str, tmp_path: Path
+) -> None:
     turns = [turn for name in ("s1", "s2", "s3") for turn in conversation(name, 41)]
     with client_of(node) as client:
-        with Ingestor(client, SPACE, EMBEDDER, spill=tmp_path / "spill") as ingest:
+        with Ingestor(client, space, EMBEDDER, spill=tmp_path / "spill") as ingest:
             ingest.add(*turns)
             first = ingest.flush()
-        before = memories(node)
+        before = memories(node, space)
         assert not missing(turns, before) and len(before) == first.written and not first.pending
         for name in ("spill", "another"):
-            with Ingestor(client, SPACE, EMBEDDER, spill=tmp_path / name) as ingest:
+            with Ingestor(client, space, EMBEDDER, spill=tmp_path / name) as ingest:
                 for turn in turns:
                     ingest.add(turn)
                 again = ingest.flush()
             assert again.written == again.grown == 0 and not again.problem
-    after = memories(node)
+    after = memories(node, space)
     assert [(hit.id, hit.content, hit.version) for hit in after] == [
         (hit.id, hit.content, hit.version) for hit in before
     ]
 
 
-def test_an_embedder_of_another_model_is_refused_with_a_way_on(node: Node) -> None:
+def test_an_embedder_of_another_model_is_refused_with_a_way_on(node: Node, space: str) -> None:
     with client_of(node) as client:
-        ingest = Ingestor(client, SPACE, HashingEmbedder(32), spill=None)
+        ingest = Ingestor(client, space, HashingEmbedder(32), spill=None)
         ingest.add(*conversation("s1", 5))
         with pytest.raises(EmbeddingMismatch, match="memsvc generation create --embedding hash"):
             ingest.flush()
         with pytest.raises(EmbeddingMismatch):
             ingest.close()
-    assert not memories(node)
+    assert not memories(node, space)
+
+
+def ingesting(node: Node, space: str, spill: Path, turns: int, flushes: bool) -> Popen[str]:
+    address = f"{node.host}:{node.port}"
+    program = [sys.executable, "-m", "tests.client.ingest_killed"]
+    return Popen(
+        [*program, address, space, str(spill), str(turns), str(int(flushes))],
+        stdout=PIPE,
+        text=True,
+        cwd=REPOSITORY,
+    )
+
+
+def taken_until_killed(process: Popen[str], after: int) -> int:
+    """Kills it once so many turns were taken, or at its end; returns how many had been."""
+    assert process.stdout is not None
+    taken = 0
+    for line in process.stdout:
+        taken = taken if line == "done\n" else int(line)
+        if taken >= after:
+            process.kill()  # it goes on until the signal arrives, and tells
+    process.wait()
+    return taken
+
+
+def stored(node: Node, space: str) -> set[str]:
+    found = [hit.content for hit in memories(node, space)]
+    assert len(set(found)) == len(found)
+    return set(found)
+
+
+def ingested_calmly(node: Node, space: str, turns: Sequence[Turn]) -> set[str]:
+    """What is stored of turns by an ingestion that nothing happens to."""
+    with client_of(node) as client, Ingestor(client, space, EMBEDDER, spill=None) as ingest:
+        ingest.add(*turns)
+    return stored(node, space)
+
+
+@pytest.mark.parametrize(("flushes", "kills"), [(False, (3, 41, 88)), (True, (20, 57))])
+def test_killed_and_run_again_nothing_is_missing_or_doubled(
+    node: Node, space: str, tmp_path: Path, flushes: bool, kills: Sequence[int]
+) -> None:
+    turns = 90
+    expected = ingested_calmly(node, f"{space}-calm", conversation("s1", turns))
+    for after in kills:
+        taken_until_killed(ingesting(node, space, tmp_path / "spill", turns, flushes), after)
+    process = ingesting(node, space, tmp_path / "spill", turns, flushes)
+    assert process.communicate()[0].endswith("done\n") and process.returncode == 0
+    assert stored(node, space) == expected
+
+
+def test_killed_and_not_run_again_what_was_taken_is_written_at_the_next_start(
+    node: Node, space: str, tmp_path: Path
+) -> None:
+    spill = tmp_path / "spill"
+    taken = taken_until_killed(ingesting(node, space, spill, 150, False), 60)
+    with client_of(node) as client, Ingestor(client, space, EMBEDDER, spill=spill) as ingest:
+        report = ingest.flush()
+    assert not report.pending
+    assert not missing(conversation("s1", 150)[:taken], memories(node, space))
+
+
+def test_while_the_service_is_away_turns_wait_in_the_file(
+    make_node: MakeNode, space: str, tmp_path: Path
+) -> None:
+    node = make_node(**MODEL).start()
+    turns = conversation("s1", 60)
+    spill = tmp_path / "spill"
+    quick = IngestSettings(retries=1, backoff_s=0.01)
+    with client_of(node) as client:
+        ingest = Ingestor(client, space, EMBEDDER, spill=spill, settings=quick)
+        ingest.add(*turns[:20])
+        assert not ingest.flush().pending
+        node.kill()
+        ingest.add(*turns[20:40])
+        report = ingest.close()
+        assert report.pending and "no memsvc answers" in report.problem
+    with client_of(node) as client:
+        ingest = Ingestor(client, space, EMBEDDER, spill=spill, settings=quick)
+        assert ingest.report().replayed == report.pending
+        ingest.add(*turns[40:])
+        node.start()
+        until(lambda: not ingest.flush().pending)
+        ingest.close()
+    assert not missing(turns, memories(node, space))
+    assert stored(node, space) == ingested_calmly(node, f"{space}-calm", turns)
+
+
+def test_what_says_the_same_is_touched_and_not_written(node: Node, space: str) -> None:
+    old, new = 1_700_000_000_000, 1_800_000_000_000
+    alone = IngestSettings(windows=Windowing(turns=1, stride=1))
+    said = Turn("The boiler was serviced in May.", session="s1", seq=0, ts=old, importance=0.4)
+    again = replace(said, session="s2", ts=new, importance=0.7)
+    other = Turn("The cat is called Mitzi.", session="s1", seq=1, ts=old)
+    with (
+        client_of(node) as client,
+        Ingestor(client, space, EMBEDDER, spill=None, settings=alone) as ingest,
+    ):
+        ingest.add(said, other, replace(other, session="s3", ts=new))
+        report = ingest.flush()
+        assert (report.written, report.touched) == (2, 1)  # within one batch
+        ingest.add(again)
+        report = ingest.flush()
+        assert (report.written, report.touched) == (2, 2)  # of an earlier one
+    found = {hit.content: hit for hit in memories(node, space)}
+    boiler, cat = found[said.text], found[other.text]
+    assert (boiler.metadata.ts, boiler.session) == (new, "s1")
+    assert boiler.importance_stored == pytest.approx(0.7)
+    assert cat.metadata.ts == new
+
+
+def test_a_window_that_was_written_early_grows(node: Node, space: str) -> None:
+    turns = [replace(one, role="user") for one in conversation("s1", 4)]
+    turns[1] = replace(turns[1], role="assistant", importance=0.9)
+    with client_of(node) as client, Ingestor(client, space, EMBEDDER, spill=None) as ingest:
+        for number, turn in enumerate(turns):
+            ingest.add(turn)
+            report = ingest.flush()
+            assert not missing(turns[: number + 1], memories(node, space))
+        assert report.grown == 2 and len(memories(node, space)) == 2
+        first = min(memories(node, space), key=lambda hit: hit.metadata.seq)
+        assert first.metadata.attributes[LAST_SEQ].int_value == 2 and first.version == 3
+        assert first.metadata.role == "" and first.importance_stored == pytest.approx(0.9)
+        (vector,) = EMBEDDER.embed([first.content])
+        hit = client.query(space, vector=vector, top_k=1).items[0]
+        assert hit.id == first.id and hit.similarity > 0.999
+
+
+class Sometimes(HashingEmbedder):
+    """An embedder that is away while told so."""
+
+    away = True
+
+    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        if self.away:
+            raise EmbedderUnavailable("the model is away")
+        return super().embed(texts)
+
+
+def test_without_vectors_words_find_it_and_given_again_it_gets_one(node: Node, space: str) -> None:
+    turns = conversation("s1", 9)
+    embedder = Sometimes(64)
+    with client_of(node) as client, Ingestor(client, space, embedder, spill=None) as ingest:
+        ingest.add(*turns)
+        report = ingest.flush()
+        assert report.written == report.without_vector == 4 and "away" in report.problem
+        assert client.query(space, text=turns[0].text).items
+        embedder.away = False
+        for turn in turns:
+            ingest.add(turn)
+        assert ingest.flush().existing == 4
+        (vector,) = embedder.embed([turns[0].text])
+        assert len(client.query(space, vector=vector, top_k=10).items) == 4
+
+
+def test_a_text_is_cut_into_pieces_and_given_twice_is_stored_once(node: Node, space: str) -> None:
+    text = "\n\n".join(turn.text for turn in conversation("d", 30))
+    with client_of(node) as client, Ingestor(client, space, EMBEDDER, spill=None) as ingest:
+        for _ in range(2):
+            ingest.add_text(Turn(text, source="handbook.md", role="user"))
+            report = ingest.flush()
+    found = memories(node, space)
+    assert len(found) == report.written and not missing(conversation("d", 30), found)
+    assert {hit.metadata.source for hit in found} == {"handbook.md"}
+    assert {hit.metadata.seq for hit in found} == set(range(len(found)))
+    assert max(len(hit.content) for hit in found) <= 500
+
+
+def test_one_chunk_that_the_service_refuses_does_not_keep_others_back(
+    node: Node, space: str
+) -> None:
+    huge = IngestSettings(pieces=PieceSize(most=100_000))
+    texts = [turn.text for turn in conversation("s1", 9)]
+    texts[4] = "x" * 70_000  # bytes; a memory has at most 65,536
+    with (
+        client_of(node) as client,
+        Ingestor(client, space, EMBEDDER, spill=None, settings=huge) as ingest,
+    ):
+        for number, text in enumerate(texts):
+            ingest.add_text(Turn(text, source=f"note {number}"))
+        report = ingest.flush()
+    assert (report.refused, report.written, report.pending) == (1, 8, 0)
+    assert "content" in report.refusals[0] and report.refusals[0].startswith("note 4:0:")
+
+
+def test_an_overloaded_service_gets_the_important_ones(make_node: MakeNode, space: str) -> None:
+    node = make_node(**MODEL, limits__requests_per_second=20, limits__burst=6).start()
+    settings = IngestSettings(
+        windows=Windowing(turns=1, stride=1), write_batch=4, retries=0, pause_s=0.0,
+    )  # fmt: skip
+    turns = [
+        replace(turn, importance=0.9 if number % 5 == 0 else 0.5)
+        for number, turn in enumerate(conversation("s1", 80))
+    ]
+    with client_of(node) as client:
+        ingest = Ingestor(client, space, EMBEDDER, spill=None, settings=settings)
+        ingest.add(*turns)
+        until(lambda: not ingest.flush().pending)
+        report = ingest.close()
+    assert report.sampled_out and report.sampled_out + report.written + report.existing == 80
+    until(
+        lambda: not missing([turn for turn in turns if turn.importance == 0.9], found(node, space))
+    )
+
+
+def found(node: Node, space: str) -> list[pb.Hit]:
+    """As memories; [] while the namespace may make no more calls."""
+    try:
+        return memories(node, space)
+    except ClientError as error:
+        assert error.code == "RESOURCE_EXHAUSTED"
+        return []
+
+
+def test_callers_of_asyncio_have_the_same(node: Node, space: str, tmp_path: Path) -> None:
+    turns = conversation("s1", 20)
+
+    async def run() -> IngestReport:
+        with client_of(node) as client:
+            async with Ingestor(client, space, EMBEDDER, spill=tmp_path / "spill") as ingest:
+                await ingest.aadd(*turns[:10])
+                await asyncio.gather(*(ingest.aadd(turn) for turn in turns[10:]))
+                await ingest.aadd_text(Turn("A note.", source="notes"))
+                await ingest.aend_session("s1")
+                return await ingest.aflush()
+
+    report = asyncio.run(run())
+    found = memories(node, space)
+    assert not report.pending and not missing(turns, found)
+    assert any(hit.content == "A note." for hit in found)

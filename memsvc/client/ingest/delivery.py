@@ -65,16 +65,17 @@ class Delivery:
             try:
                 self._send(parcels)
             except ClientError as error:
+                attempt += 1
+                asked = asked_pause_s(error)
                 if for_people(error):
                     return error
-                attempt += 1
-                pause = asked_pause_s(error)
-                if attempt > self._settings.retries or pause > LONGEST_RETRY_S:
-                    if not (overloaded(error) and self._thin(parcels)):
-                        return error
-                    attempt = 0
-                pause = max(pause, backoff_s(self._settings.backoff_s, attempt or 1, self._random))
-                if self._pause(min(pause, LONGEST_RETRY_S)):
+                if attempt > self._settings.retries or asked > LONGEST_RETRY_S:
+                    if overloaded(error) and self._settings.sample_down:
+                        self._sampler.overloaded()
+                        self._sample(parcels)
+                    return error
+                pause = max(asked, backoff_s(self._settings.backoff_s, attempt, self._random))
+                if self._pause(pause):
                     return error
             else:
                 self._sampler.succeeded()
@@ -95,26 +96,12 @@ class Delivery:
             self._send(rest[:half])
             self._send(rest[half:])
 
-    def _sample(self, parcels: Sequence[Parcel]) -> bool:
-        """Lets go what the sampler does not let through; whether that was any."""
-        found = False
+    def _sample(self, parcels: Sequence[Parcel]) -> None:
+        """Lets go what the sampler does not let through."""
         for parcel in parcels:
             chunk = parcel.chunk
             if parcel.fate is None and not self._sampler.keeps(chunk.key, chunk.importance):
-                parcel.fate, found = Fate.SAMPLED_OUT, True
-        return found
-
-    def _thin(self, parcels: Sequence[Parcel]) -> bool:
-        """Lets a share of the less important go; False when there are none to let go."""
-        if not self._settings.sample_down:
-            return False
-        while True:
-            before = self._sampler.share
-            self._sampler.overloaded()
-            if self._sample(parcels):
-                return True
-            if self._sampler.share == before:
-                return False
+                parcel.fate = Fate.SAMPLED_OUT
 
 
 def _told(error: ClientError) -> str:
