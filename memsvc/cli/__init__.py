@@ -30,6 +30,7 @@ COMMANDS: Final = {
     "rebuild": "memsvc.cli.rebuilding:rebuild",
     "promote": "memsvc.cli.promoting:promote",
     "generation": "memsvc.cli.generation:generation",
+    "reembed": "memsvc.cli.reembed:reembed",
     "reload": "memsvc.cli.operate:reload",
 }
 

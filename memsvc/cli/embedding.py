@@ -2,10 +2,67 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import click
+
 from memsvc.cli.failures import Misused
 from memsvc.cli.output import note
-from memsvc.client import Embedder, LocalEmbedder, MemoryClient
+from memsvc.client import Embedder, EndpointEmbedder, LocalEmbedder, MemoryClient
 from memsvc.client.embedders import LOCAL_DIMENSION, LOCAL_NAME, EmbedderMissing
+from memsvc.domain.limits import MAX_DIMENSION
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def model_options(command: F) -> F:
+    """Adds the options that name an embedding model and where it runs; passes the embedder as
+    ``embedder``."""
+
+    @click.option(
+        "--model",
+        default=LOCAL_NAME,
+        show_default=True,
+        help="The model; the default one runs here and needs no network.",
+    )
+    @click.option(
+        "--endpoint",
+        metavar="URL",
+        help="OpenAI-compatible endpoint that has the model, without the final /embeddings. "
+        "A key is taken from OPENAI_API_KEY.",
+    )
+    @click.option(
+        "--dimension", type=click.IntRange(1, MAX_DIMENSION), help="Numbers in a vector of it."
+    )
+    @click.option(
+        "--embedding", default="", metavar="NAME", help="Its name in the store, if another."
+    )
+    @functools.wraps(command)
+    def wrapped(
+        *args: Any,
+        model: str,
+        endpoint: str | None,
+        dimension: int | None,
+        embedding: str,
+        **kwargs: Any,
+    ) -> Any:
+        embedder: Embedder
+        if endpoint is None:
+            if model != LOCAL_NAME or dimension not in (None, LOCAL_DIMENSION) or embedding:
+                raise click.UsageError(f"--endpoint is needed for another model than {LOCAL_NAME}")
+            embedder = LocalEmbedder()
+        elif dimension is None or model == LOCAL_NAME:
+            raise click.UsageError("--endpoint needs --model and --dimension")
+        else:
+            try:
+                embedder = EndpointEmbedder(model, dimension, base_url=endpoint, name=embedding)
+            except ValueError as error:
+                raise click.UsageError(str(error)) from None
+        return command(*args, embedder=embedder, **kwargs)
+
+    return cast(F, wrapped)
 
 
 def choose_embedder(client: MemoryClient, choice: str) -> Embedder | None:

@@ -60,6 +60,8 @@ def as_failure(error: Exception) -> Failure | None:
     embedders = sys.modules.get("memsvc.client.embedders")
     if embedders is not None and isinstance(error, embedders.EmbedderMissing):
         return Misused(str(error))
+    if embedders is not None and isinstance(error, embedders.EmbedderError):
+        return Failure(str(error))
     config = sys.modules.get("memsvc.config")
     if config is not None and isinstance(error, config.ConfigError):
         return ConfigRefused("configuration refused", lines=error.problems)
