@@ -49,6 +49,10 @@ class Acks:
         with self._changed:
             return list(self._followers)
 
+    def silent_ms(self, following: Following) -> int:
+        """Time since a follower was heard of."""
+        return int(1_000 * (self._clock() - following.heard))
+
     def enter(self, node_id: str, applied: int, listen: str) -> Following:
         """A stream was opened."""
         member = listen if listen in self.settings.nodes else ""

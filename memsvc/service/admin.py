@@ -250,6 +250,7 @@ class AdminService:
                     "forced": node.degradation.forced,
                 },
                 "rebuild": _rebuild_facts(node.rebuilds.facts()),
+                "replication": node.leading.facts(snapshot.position),
                 "waiting_for_erasure": snapshot.count("erasures"),
                 "dirty_since": snapshot.dirty_since,
                 "views_bytes": node.views.nbytes,

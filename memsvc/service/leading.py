@@ -72,6 +72,32 @@ class Leading:
             return "changes are refused: fewer replicas are heard of than replication.min_acks"
         return ""
 
+    def facts(self, position: int) -> dict[str, object]:
+        """For people: whom it follows, or who follows it; ``position`` is where its log ends."""
+        if self.follows:
+            primary = self.primary()
+            return {
+                "leads": False,
+                "primary": primary.address,
+                "lag_positions": primary.lag_positions,
+                "lag_ms": primary.lag_ms,
+            }
+        acks = self._feed.acks
+        return {
+            "leads": True,
+            "confirmed_by": acks.settings.wanted,
+            "replicas": [
+                {
+                    "node_id": follower.node_id,
+                    "listen": follower.listen,
+                    "position": follower.applied,
+                    "lag_positions": max(0, position - follower.applied),
+                    "silent_ms": acks.silent_ms(follower),
+                }
+                for follower in acks.followers
+            ],
+        }
+
     def mark(self) -> Degraded:
         """What answers are marked with: they are stale where another may be primary by now."""
         if self.follows or self._feed.acks.lease:

@@ -35,6 +35,14 @@ def test_a_replica_has_what_its_primary_had_before_and_gets_what_comes(
     assert h.by_word(replica, "word360x").items[0].id == more[60]
     answer = r.health(replica)
     assert (answer.role, answer.lag_positions) == (pb.ROLE_REPLICA, 0)
+
+    def confirmed() -> bool:
+        (following,) = primary.inspect()["replication"]["replicas"]
+        return bool(following["lag_positions"] == 0)
+
+    until(confirmed, 10, "the primary to know that the replica is level")
+    followed = replica.inspect()["replication"]
+    assert (followed["leads"], followed["primary"]) == (False, f"127.0.0.1:{primary.port}")
     assert (primary.stop(), replica.stop()) == (0, 0)
     assert r.digest(primary) == r.digest(replica)
     r.same_records(primary, replica)
