@@ -28,6 +28,7 @@ from memsvc.client.embedders import (
 )
 from memsvc.client.errors import ClientError
 from memsvc.client.filters import parse_filter
+from memsvc.client.ingest import IngestReport, IngestSettings, Turn
 from memsvc.client.memory import MemoryClient
 from memsvc.client.messages import parse_namespace, to_plain, vector_array
 from memsvc.client.recall import Context, ContextItem, RecallSettings
@@ -65,6 +66,8 @@ __all__ = [
     "ForgetMode",
     "HashingEmbedder",
     "Include",
+    "IngestReport",
+    "IngestSettings",
     "LateVector",
     "LocalEmbedder",
     "MemoryClient",
@@ -83,6 +86,7 @@ __all__ = [
     "Tls",
     "Touch",
     "TouchKind",
+    "Turn",
     "Update",
     "local_embedder",
     "parse_filter",

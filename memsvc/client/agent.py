@@ -1,15 +1,20 @@
-"""Memory as an agent uses it: recall what belongs to an input, read a memory in full, forget."""
+"""Memory as an agent uses it: remember what is said, recall what belongs to an input, forget."""
 
 from __future__ import annotations
 
+import functools
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from memsvc.client.calls import MemoryCalls
 from memsvc.client.connection import Timeouts, Tls
 from memsvc.client.embedders import Embedder
+from memsvc.client.ingest import Ingestor, IngestReport, IngestSettings, Turn
 from memsvc.client.memory import MemoryClient
 from memsvc.client.messages import FilterLike, NamespaceLike, parse_namespace
 from memsvc.client.recall.caches import ExpiringLru, RecentTurns
@@ -23,6 +28,7 @@ from memsvc.domain.types import ForgetMode, Include, Namespace
 from memsvc.v1 import memory_service_pb2 as pb
 
 DEFAULT_SETTINGS = RecallSettings()
+DEFAULT_INGEST = IngestSettings()
 
 
 def _utc_ms() -> int:
@@ -35,9 +41,16 @@ class AgentMemory:
     Safe to use from several threads; a context manager. For asyncio see AsyncAgentMemory.
 
         embedder = LocalEmbedder()
-        with AgentMemory.open("127.0.0.1:8848", "acme/bot", embedder=embedder) as memory:
+        with AgentMemory.open(
+            "127.0.0.1:8848", "acme/bot", embedder=embedder, spill="bot.spill"
+        ) as memory:
             context = memory.recall("When does my passport run out?", session="chat-7")
             prompt = f"What you remember:\\n{context.text}"
+            memory.remember(
+                Turn("It runs out in March.", role="user"),
+                Turn("Then renew it soon.", role="assistant"),
+                session="chat-7",
+            )
     """
 
     def __init__(
@@ -47,15 +60,23 @@ class AgentMemory:
         *,
         embedder: Embedder | None = None,
         settings: RecallSettings = DEFAULT_SETTINGS,
+        ingest: IngestSettings = DEFAULT_INGEST,
+        spill: str | Path | None = None,
         count_tokens: TokenCounter = conservative_tokens,
         now_ms: Callable[[], int] = _utc_ms,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """``namespace`` "tenant/agent", or with a session that then is the default one.
         ``embedder`` None: memories are found by words alone. The client stays the caller's: it
-        is not closed here. ``now_ms`` gives UTC ms, ``monotonic`` seconds.
+        is not closed here. ``settings`` are for recall, ``ingest`` for what is remembered.
+        ``now_ms`` gives UTC ms, ``monotonic`` seconds.
 
-        ValueError when the client's vectors are of another model than the embedder's.
+        ``spill`` is a file in which what was remembered waits until it is written, also while
+        the service is away and beyond the end of the process; what an earlier process left in
+        it is written now. One process at a time may have it. None = in memory.
+
+        ValueError when the client's vectors are of another model than the embedder's,
+        SpillError when the file cannot be used.
         """
         if isinstance(namespace, str):
             namespace = parse_namespace(namespace)
@@ -78,10 +99,18 @@ class AgentMemory:
         )
         self._handles = Handles()
         self._used = UsedTouches(client)
+        self._starting = threading.Lock()
+        self._ingestor: Ingestor | None = None
+        self._start_ingestor: Callable[[], Ingestor] = functools.partial(
+            Ingestor, client, self.namespace, embedder, spill=spill, settings=ingest,
+            clock=lambda: now_ms() / 1_000,
+        )  # fmt: skip
         self._recall = RecallPipeline(
             client, self.namespace, embedder, settings, count_tokens, self._recent,
             self._handles, now_ms,
         )  # fmt: skip
+        if spill is not None:
+            self._ingest()
 
     @classmethod
     def open(
@@ -95,6 +124,8 @@ class AgentMemory:
         embedding: str = "",
         embedder: Embedder | None = None,
         settings: RecallSettings = DEFAULT_SETTINGS,
+        ingest: IngestSettings = DEFAULT_INGEST,
+        spill: str | Path | None = None,
         count_tokens: TokenCounter = conservative_tokens,
     ) -> Self:
         """Over a client of its own, which ``close`` closes: of one node, or, for a list of
@@ -106,14 +137,42 @@ class AgentMemory:
             client = RoutedClient(address, token, tls=tls, timeouts=timeouts, embedding=embedding)
         try:
             memory = cls(
-                client, namespace, embedder=embedder, settings=settings,
-                count_tokens=count_tokens,
+                client, namespace, embedder=embedder, settings=settings, ingest=ingest,
+                spill=spill, count_tokens=count_tokens,
             )  # fmt: skip
         except BaseException:
             client.close()
             raise
         memory._owns_client = True
         return memory
+
+    def remember(self, *turns: Turn, session: str | None = None) -> None:
+        """Takes turns of a conversation, in the order they were said. Returns when they are in
+        the spill file; chunks, vectors and duplicates are a thread's business, and a service
+        that is away is waited for. ``session`` is for turns that name none.
+
+        The last turns of a conversation are written when more follow, or by ``end_session``,
+        ``flush`` or ``close``. ValueError for a wrong field, SpillError when the file cannot be
+        written.
+        """
+        named = [
+            turn if turn.session else replace(turn, session=self._session(session))
+            for turn in turns
+        ]
+        self._ingest().add(*named)
+        for turn in named:
+            ts = self._now_ms() if turn.ts is None else turn.ts
+            self._recent.note(turn.session, turn.role, turn.text, ts)
+
+    def remember_text(self, text: Turn) -> None:
+        """Takes a text that is no part of a conversation, a document for instance; it is cut
+        into pieces. Give it a ``source`` of its own. Raises as remember."""
+        self._ingest().add_text(text)
+
+    def end_session(self, session: str | None = None) -> None:
+        """A conversation is over, or left for another: its last turns are written."""
+        if self._ingestor is not None:
+            self._ingestor.end_session(self._session(session))
 
     def recall(
         self, text: str, *, session: str | None = None, filters: FilterLike | None = None
@@ -164,8 +223,11 @@ class AgentMemory:
         reason: str = "",
     ) -> pb.ForgetResponse:
         """Erases memories (HARD) or lowers their importance (DECAY), by ids or handles, by
-        filters, or both (which mean "and"). Recent turns are dropped with a HARD one, since they
-        may say the same. ClientError when it fails."""
+        filters, or both (which mean "and"). Before a HARD one by filters what waits is written,
+        so that it is forgotten too; recent turns are dropped, since they may say the same.
+        ClientError when it fails."""
+        if self._ingestor is not None and filters is not None and mode == ForgetMode.HARD:
+            self._ingestor.flush(self.client.timeouts.write)
         answer = self.client.forget(
             self.namespace,
             ids=[self._handles.id_of(one) for one in ids if not one.startswith(RECENT)],
@@ -181,18 +243,35 @@ class AgentMemory:
                 self._recent.clear()
         return answer
 
-    def flush(self, timeout: float | None = None) -> bool:
-        """Waits until what is done in the background is done; False when it was not done after
-        ``timeout`` seconds (default: the write timeout of the client)."""
-        return self._used.flush(self.client.timeouts.write if timeout is None else timeout)
+    def flush(self, timeout: float = 30.0) -> IngestReport:
+        """Has everything written that was remembered, and what was used counted. Returns when it
+        is, when the service cannot be reached, or after ``timeout`` seconds: ``pending`` of the
+        report tells what is left. Raises what only a person can set right (ClientError,
+        EmbeddingMismatch)."""
+        end = time.monotonic() + timeout
+        self._used.flush(min(timeout, self.client.timeouts.write))
+        if self._ingestor is None:
+            return IngestReport()
+        return self._ingestor.flush(max(0.0, end - time.monotonic()))
 
-    def close(self) -> None:
-        """Ends what is done in the background, within the write timeout, and closes the client
-        that ``open`` made."""
-        self._used.close(self.client.timeouts.write)
-        self._recall.close()
-        if self._owns_client:
-            self.client.close()
+    def report(self) -> IngestReport:
+        """What became of what was remembered so far."""
+        return IngestReport() if self._ingestor is None else self._ingestor.report()
+
+    def close(self, timeout: float = 30.0) -> IngestReport:
+        """Does what flush does, ends what runs in the background, and closes the client that
+        ``open`` made. What is pending then stays in the spill file for the next time. Raises as
+        flush, after closing."""
+        end = time.monotonic() + timeout
+        try:
+            self._used.close(min(timeout, self.client.timeouts.write))
+            self._recall.close()
+            if self._ingestor is None:
+                return IngestReport()
+            return self._ingestor.close(max(0.0, end - time.monotonic()))
+        finally:
+            if self._owns_client:
+                self.client.close()
 
     def __enter__(self) -> Self:
         return self
@@ -204,6 +283,12 @@ class AgentMemory:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def _ingest(self) -> Ingestor:
+        with self._starting:
+            if self._ingestor is None:
+                self._ingestor = self._start_ingestor()
+            return self._ingestor
 
     def _session(self, given: str | None) -> str:
         return self.session if given is None else given

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Final, ParamSpec, Self, TypeVar
 
 from memsvc.client.agent import AgentMemory
+from memsvc.client.ingest import IngestReport, Turn
 from memsvc.client.messages import FilterLike
 from memsvc.client.recall.context import Context
 from memsvc.domain.types import ForgetMode
@@ -32,6 +33,18 @@ class AsyncAgentMemory:
     def __init__(self, memory: AgentMemory, *, threads: int = THREADS) -> None:
         self.memory = memory
         self._threads = ThreadPoolExecutor(threads, "memsvc-agent")
+
+    async def remember(self, *turns: Turn, session: str | None = None) -> None:
+        """As AgentMemory.remember."""
+        await self._run(self.memory.remember, *turns, session=session)
+
+    async def remember_text(self, text: Turn) -> None:
+        """As AgentMemory.remember_text."""
+        await self._run(self.memory.remember_text, text)
+
+    async def end_session(self, session: str | None = None) -> None:
+        """As AgentMemory.end_session."""
+        await self._run(self.memory.end_session, session)
 
     async def recall(
         self, text: str, *, session: str | None = None, filters: FilterLike | None = None
@@ -63,14 +76,20 @@ class AsyncAgentMemory:
             validate_only=validate_only, reason=reason,
         )  # fmt: skip
 
-    async def flush(self, timeout: float | None = None) -> bool:
+    async def flush(self, timeout: float = 30.0) -> IngestReport:
         """As AgentMemory.flush."""
         return await self._run(self.memory.flush, timeout)
 
-    async def close(self) -> None:
+    def report(self) -> IngestReport:
+        """As AgentMemory.report; does not wait for anything."""
+        return self.memory.report()
+
+    async def close(self, timeout: float = 30.0) -> IngestReport:
         """As AgentMemory.close."""
-        await self._run(self.memory.close)
-        self._threads.shutdown(wait=False)
+        try:
+            return await self._run(self.memory.close, timeout)
+        finally:
+            self._threads.shutdown(wait=False)
 
     async def __aenter__(self) -> Self:
         return self

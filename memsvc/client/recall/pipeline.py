@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memsvc.client.calls import MemoryCalls
-from memsvc.client.embedders import Embedder
+from memsvc.client.embedders import Embedder, embedding_of
 from memsvc.client.errors import ClientError
 from memsvc.client.messages import FilterLike
 from memsvc.client.recall.caches import RecentTurn, RecentTurns, user_texts
@@ -35,6 +35,9 @@ EMBEDDER_SLOW: Final = "EMBEDDER_SLOW"
 """Likewise, because it took too long."""
 EMBEDDER_SHARE: Final = 0.5
 """The part of the read timeout that the embedder may take."""
+HEALTH_SHARE: Final = 0.25
+"""The part of it that may be spent, once, on asking which models the store has vectors of."""
+EMBEDDING_UNKNOWN: Final = "EMBEDDING_UNKNOWN"
 TRANSIENT: Final = frozenset(
     {
         "ABORTED",
@@ -75,10 +78,12 @@ class RecallPipeline:
         self._recent = recent
         self._handles = handles
         self._now_ms = now_ms
-        self._embedding = ThreadPoolExecutor(2, "memsvc-embed")
+        self._embedding: str | None = None if embedder is not None else ""
+        self._threads = ThreadPoolExecutor(2, "memsvc-embed")
 
     def recall(self, text: str, *, session: str = "", filters: FilterLike | None = None) -> Context:
-        """The context of an input. ClientError only for what does not pass by itself."""
+        """The context of an input. ClientError only for what does not pass by itself, and
+        EmbeddingMismatch for an embedder of a model that the store has no vectors of."""
         settings = self._settings
         turns = [turn for turn in self._recent.of(session) if turn.text != text]
         query = search_text(text, user_texts(turns, settings.history_turns))
@@ -110,13 +115,14 @@ class RecallPipeline:
 
     def close(self) -> None:
         """Waits for no embedder."""
-        self._embedding.shutdown(wait=False, cancel_futures=True)
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     # -- parts -------------------------------------------------------------------------
 
     def _search(self, query: str, filters: FilterLike | None) -> tuple[list[Candidate], str]:
         """Candidates, and why they may not be all."""
         end = time.monotonic() + self._client.timeouts.read
+        embedding = self._named_embedding()
         vector, trouble = self._embed(query)
         try:
             answer = self._client.query(
@@ -126,13 +132,35 @@ class RecallPipeline:
                 filters=filters,
                 top_k=self._settings.candidates,
                 min_score=self._min_score(),
+                embedding=embedding,
                 timeout=max(end - time.monotonic(), 0.001),
             )
         except ClientError as error:
-            if error.code not in TRANSIENT and not _nothing_to_search(error):
+            if _nothing_to_search(error):
+                return [], trouble
+            guessed = self._embedding is None and error.reason == EMBEDDING_UNKNOWN
+            if error.code not in TRANSIENT and not guessed:
                 raise
-            return [], "" if _nothing_to_search(error) else error.reason or error.code
+            return [], error.reason or error.code
         return candidates_of(answer), trouble or _mark(answer)
+
+    def _named_embedding(self) -> str:
+        """The name under which the store has vectors of the embedder; asked for once. A guess as
+        long as nobody tells: a replica may answer while the primary is away. Raises
+        EmbeddingMismatch."""
+        if self._embedder is None or self._embedding is not None:
+            return self._embedding or ""
+        guess = self._client.embedding or self._embedder.name
+        try:
+            health = self._client.health(timeout=self._client.timeouts.read * HEALTH_SHARE)
+        except ClientError as error:
+            if error.code not in TRANSIENT:
+                raise
+            return guess
+        # Without a token that may see it, the store is not told.
+        known = health.store.embeddings
+        self._embedding = embedding_of(self._embedder, health.store) if known else guess
+        return self._embedding
 
     def _min_score(self) -> float | None:
         if self._settings.min_score is not None or self._embedder is None:
@@ -142,7 +170,7 @@ class RecallPipeline:
     def _embed(self, text: str) -> tuple[NDArray[np.float32] | None, str]:
         if self._embedder is None:
             return None, ""
-        future = self._embedding.submit(self._embedder.embed, [text])
+        future = self._threads.submit(self._embedder.embed, [text])
         try:
             return future.result(self._client.timeouts.read * EMBEDDER_SHARE)[0], ""
         except FutureTimeout:
