@@ -128,6 +128,33 @@ def go_command() -> list[str]:
     return [str(cache() / "go" / "conversation")]
 
 
+# -- TypeScript: buf with ts-proto, both from the npm registry ----------------------------------
+
+TYPESCRIPT = EXAMPLES / "typescript"
+
+
+def _npm_install() -> None:
+    installed = TYPESCRIPT / "node_modules" / ".memsvc"
+    wanted = TYPESCRIPT / "package-lock.json"
+    if outdated(installed, wanted):
+        tool("npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts", folder=TYPESCRIPT)
+        done(installed, wanted)
+
+
+def typescript_stubs() -> None:
+    _npm_install()
+    tool("npm", "run", "stubs", folder=TYPESCRIPT)
+
+
+def typescript_build() -> None:
+    _npm_install()
+    tool("npm", "run", "build", folder=TYPESCRIPT)
+
+
+def typescript_command() -> list[str]:
+    return ["node", str(TYPESCRIPT / "dist" / "main.js")]
+
+
 # -- Java: Maven with the protobuf plugin, which fetches protoc and the generator of services ---
 
 JAVA = EXAMPLES / "java"
@@ -149,6 +176,9 @@ def java_command() -> list[str]:
 LANGUAGES = {
     "python": Language(python_stubs, python_stubs, python_command, lambda: PYTHON / "stubs"),
     "go": Language(go_stubs, go_build, go_command, lambda: GO / "gen"),
+    "typescript": Language(
+        typescript_stubs, typescript_build, typescript_command, lambda: TYPESCRIPT / "src" / "gen"
+    ),
     "java": Language(
         java_stubs, java_build, java_command, lambda: JAVA / "target" / "generated-sources"
     ),

@@ -68,6 +68,8 @@ def test_the_conversation_is_answered_alike_in_every_language(group: Group, lang
     assert sum(refused("RATE_LIMITED")) > sum(limited), "nothing was to be tried again"
     if language in BALANCE_BY_HEALTH:
         assert refused("NOT_PRIMARY") == misled, "changes go to the node that takes them"
+    else:
+        assert sum(refused("NOT_PRIMARY")) == sum(misled) + 1, "one refusal names the primary"
 
 
 def test_answers_are_those_of_the_script() -> None:
