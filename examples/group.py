@@ -18,7 +18,7 @@ from memsvc.service.tokens_edit import add_token
 
 ROOT = Path(__file__).resolve().parents[1]
 DIMENSION = 8
-CALLS_PER_SECOND, BURST = 20, 15
+CALLS_PER_SECOND, BURST = 10, 10
 READY_S = 60.0
 
 

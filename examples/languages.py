@@ -155,6 +155,24 @@ def typescript_command() -> list[str]:
     return ["node", str(TYPESCRIPT / "dist" / "main.js")]
 
 
+# -- Rust: tonic-prost-build, called by build.rs with protox in place of protoc ----------------
+
+RUST = EXAMPLES / "rust"
+
+
+def rust_build() -> None:
+    tool("cargo", "build", "-q", "--locked", folder=RUST, CARGO_TARGET_DIR=str(cache() / "rust"))
+
+
+def rust_command() -> list[str]:
+    return [str(cache() / "rust" / "debug" / "memsvc-conversation")]
+
+
+def rust_stubs_at() -> Path:
+    made = (cache() / "rust" / "debug" / "build").glob("memsvc-conversation-*/out/memsvc.v1.rs")
+    return max(made, key=lambda path: path.stat().st_mtime)
+
+
 # -- Java: Maven with the protobuf plugin, which fetches protoc and the generator of services ---
 
 JAVA = EXAMPLES / "java"
@@ -179,6 +197,7 @@ LANGUAGES = {
     "typescript": Language(
         typescript_stubs, typescript_build, typescript_command, lambda: TYPESCRIPT / "src" / "gen"
     ),
+    "rust": Language(rust_build, rust_build, rust_command, rust_stubs_at),
     "java": Language(
         java_stubs, java_build, java_command, lambda: JAVA / "target" / "generated-sources"
     ),
