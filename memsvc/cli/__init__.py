@@ -31,6 +31,7 @@ COMMANDS: Final = {
     "promote": "memsvc.cli.promoting:promote",
     "generation": "memsvc.cli.generation:generation",
     "reembed": "memsvc.cli.reembed:reembed",
+    "mcp": "memsvc.cli.mcp:mcp",
     "reload": "memsvc.cli.operate:reload",
 }
 

@@ -18,7 +18,17 @@ from memsvc.config.fields import ENV_PREFIX
 from memsvc.config.model import KEYS
 
 # Read by the command line and the client, not settings of a node.
-RESERVED_ENV = frozenset({"MEMSVC_CONFIG", "MEMSVC_TOKEN", "MEMSVC_ADDRESS", "MEMSVC_DATA"})
+RESERVED_ENV = frozenset(
+    {
+        "MEMSVC_ADDRESS",
+        "MEMSVC_CONFIG",
+        "MEMSVC_DATA",
+        "MEMSVC_EMBEDDER",
+        "MEMSVC_MCP_TOKEN",
+        "MEMSVC_NAMESPACE",
+        "MEMSVC_TOKEN",
+    }
+)
 
 # Kubernetes adds such variables to every pod for a Service called memsvc or memsvc-something.
 _SERVICE_LINK = re.compile(r"MEMSVC_(\w+_)?SERVICE_(HOST|PORT(_\w+)?)")

