@@ -1,24 +1,19 @@
-"""Ingestion into a real node: nothing missing, nothing doubled."""
+"""Ingestion into a real node: what is stored, grows, is touched and is refused."""
 
 from __future__ import annotations
 
 import asyncio
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from subprocess import PIPE, Popen
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from memsvc.client import (
-    ClientError,
     EmbedderUnavailable,
     HashingEmbedder,
-    Include,
-    MemoryClient,
 )
 from memsvc.client.embedders import EmbeddingMismatch
 from memsvc.client.ingest import (
@@ -30,40 +25,14 @@ from memsvc.client.ingest import (
     Turn,
     Windowing,
 )
-from memsvc.v1 import memory_service_pb2 as pb
 from tests.client.conversations import conversation
-from tests.scenarios.conftest import MakeNode
-from tests.scenarios.harness import REPOSITORY, Node
-from tests.waiting import until
-
-EMBEDDER = HashingEmbedder(64)
-MODEL = {"index__dimension": 64, "index__embedding": EMBEDDER.name}
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    """One for all tests that leave it as it is; each has an agent of its own."""
-    node = Node(tmp_path_factory.mktemp("shared"), **MODEL).start()
-    yield node
-    node.close()
-
-
-@pytest.fixture
-def space(request: pytest.FixtureRequest) -> str:
-    return f"acme/{request.node.name}"
-
-
-def client_of(node: Node) -> MemoryClient:
-    return MemoryClient(f"{node.host}:{node.port}")
-
-
-def memories(node: Node, space: str) -> list[pb.Hit]:
-    with client_of(node) as client:
-        return list(client.browse(space, include=Include(content=True), page_size=200))
-
-
-def missing(turns: Sequence[Turn], found: Sequence[pb.Hit]) -> list[Turn]:
-    return [turn for turn in turns if not any(turn.text in hit.content for hit in found)]
+from tests.client.ingesting import (
+    EMBEDDER,
+    client_of,
+    memories,
+    missing,
+)
+from tests.scenarios.harness import Node
 
 
 def test_the_same_data_twice_leaves_the_same_memories(
@@ -97,92 +66,6 @@ def test_an_embedder_of_another_model_is_refused_with_a_way_on(node: Node, space
         with pytest.raises(EmbeddingMismatch):
             ingest.close()
     assert not memories(node, space)
-
-
-def ingesting(node: Node, space: str, spill: Path, turns: int, flushes: bool) -> Popen[str]:
-    address = f"{node.host}:{node.port}"
-    program = [sys.executable, "-m", "tests.client.ingest_killed"]
-    return Popen(
-        [*program, address, space, str(spill), str(turns), str(int(flushes))],
-        stdout=PIPE,
-        text=True,
-        cwd=REPOSITORY,
-    )
-
-
-def taken_until_killed(process: Popen[str], after: int) -> int:
-    """Kills it once so many turns were taken, or at its end; returns how many had been."""
-    assert process.stdout is not None
-    taken = 0
-    for line in process.stdout:
-        taken = taken if line == "done\n" else int(line)
-        if taken >= after:
-            process.kill()  # it goes on until the signal arrives, and tells
-    process.wait()
-    return taken
-
-
-def stored(node: Node, space: str) -> set[str]:
-    found = [hit.content for hit in memories(node, space)]
-    assert len(set(found)) == len(found)
-    return set(found)
-
-
-def ingested_calmly(node: Node, space: str, turns: Sequence[Turn]) -> set[str]:
-    """What is stored of turns by an ingestion that nothing happens to."""
-    with client_of(node) as client, Ingestor(client, space, EMBEDDER, spill=None) as ingest:
-        ingest.add(*turns)
-    return stored(node, space)
-
-
-@pytest.mark.parametrize(("flushes", "kills"), [(False, (3, 41, 88)), (True, (20, 57))])
-def test_killed_and_run_again_nothing_is_missing_or_doubled(
-    node: Node, space: str, tmp_path: Path, flushes: bool, kills: Sequence[int]
-) -> None:
-    turns = 90
-    expected = ingested_calmly(node, f"{space}-calm", conversation("s1", turns))
-    for after in kills:
-        taken_until_killed(ingesting(node, space, tmp_path / "spill", turns, flushes), after)
-    process = ingesting(node, space, tmp_path / "spill", turns, flushes)
-    assert process.communicate()[0].endswith("done\n") and process.returncode == 0
-    assert stored(node, space) == expected
-
-
-def test_killed_and_not_run_again_what_was_taken_is_written_at_the_next_start(
-    node: Node, space: str, tmp_path: Path
-) -> None:
-    spill = tmp_path / "spill"
-    taken = taken_until_killed(ingesting(node, space, spill, 150, False), 60)
-    with client_of(node) as client, Ingestor(client, space, EMBEDDER, spill=spill) as ingest:
-        report = ingest.flush()
-    assert not report.pending
-    assert not missing(conversation("s1", 150)[:taken], memories(node, space))
-
-
-def test_while_the_service_is_away_turns_wait_in_the_file(
-    make_node: MakeNode, space: str, tmp_path: Path
-) -> None:
-    node = make_node(**MODEL).start()
-    turns = conversation("s1", 60)
-    spill = tmp_path / "spill"
-    quick = IngestSettings(retries=1, backoff_s=0.01)
-    with client_of(node) as client:
-        ingest = Ingestor(client, space, EMBEDDER, spill=spill, settings=quick)
-        ingest.add(*turns[:20])
-        assert not ingest.flush().pending
-        node.kill()
-        ingest.add(*turns[20:40])
-        report = ingest.close()
-        assert report.pending and "no memsvc answers" in report.problem
-    with client_of(node) as client:
-        ingest = Ingestor(client, space, EMBEDDER, spill=spill, settings=quick)
-        assert ingest.report().replayed == report.pending
-        ingest.add(*turns[40:])
-        node.start()
-        until(lambda: not ingest.flush().pending)
-        ingest.close()
-    assert not missing(turns, memories(node, space))
-    assert stored(node, space) == ingested_calmly(node, f"{space}-calm", turns)
 
 
 def test_what_says_the_same_is_touched_and_not_written(node: Node, space: str) -> None:
@@ -280,35 +163,6 @@ def test_one_chunk_that_the_service_refuses_does_not_keep_others_back(
         report = ingest.flush()
     assert (report.refused, report.written, report.pending) == (1, 8, 0)
     assert "content" in report.refusals[0] and report.refusals[0].startswith("note 4:0:")
-
-
-def test_an_overloaded_service_gets_the_important_ones(make_node: MakeNode, space: str) -> None:
-    node = make_node(**MODEL, limits__requests_per_second=20, limits__burst=6).start()
-    settings = IngestSettings(
-        windows=Windowing(turns=1, stride=1), write_batch=4, retries=0, pause_s=0.0,
-    )  # fmt: skip
-    turns = [
-        replace(turn, importance=0.9 if number % 5 == 0 else 0.5)
-        for number, turn in enumerate(conversation("s1", 80))
-    ]
-    with client_of(node) as client:
-        ingest = Ingestor(client, space, EMBEDDER, spill=None, settings=settings)
-        ingest.add(*turns)
-        until(lambda: not ingest.flush().pending)
-        report = ingest.close()
-    assert report.sampled_out and report.sampled_out + report.written + report.existing == 80
-    until(
-        lambda: not missing([turn for turn in turns if turn.importance == 0.9], found(node, space))
-    )
-
-
-def found(node: Node, space: str) -> list[pb.Hit]:
-    """As memories; [] while the namespace may make no more calls."""
-    try:
-        return memories(node, space)
-    except ClientError as error:
-        assert error.code == "RESOURCE_EXHAUSTED"
-        return []
 
 
 def test_callers_of_asyncio_have_the_same(node: Node, space: str, tmp_path: Path) -> None:

@@ -31,27 +31,39 @@ NEW = HashingEmbedder(32)
 TEXTS = [turn.text for turn in conversation("s1", 30)]
 
 
-@pytest.fixture
-def client(tmp_path: Path) -> Iterator[MemoryClient]:
-    """Of a node with 30 memories of each of two agents, and a second, empty generation."""
-    node = Node(tmp_path / "node", index__dimension=16, index__embedding="old").start()
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """With a second generation."""
+    node = Node(tmp_path_factory.mktemp("two"), index__dimension=16, index__embedding="old")
     try:
+        node.start()
         with MemoryClient(f"{node.host}:{node.port}") as client:
-            vectors = HashingEmbedder(16).embed(TEXTS)
-            for agent in ("a", "b"):
-                client.write(
-                    f"acme/{agent}",
-                    [NewMemory(t, vector=v) for t, v in zip(TEXTS, vectors, strict=True)],
-                )
             client.admin.create_generation(NEW.name, NEW.dimension)
-            yield client
+        yield node
     finally:
         node.close()
 
 
-def lacking(client: MemoryClient, name: str = NEW.name) -> int:
-    (one,) = [one for one in client.admin.generations() if one.embedding == name]
-    return one.memories - one.vectors
+@pytest.fixture
+def tenant(request: pytest.FixtureRequest) -> str:
+    return str(request.node.name)
+
+
+@pytest.fixture
+def client(node: Node, tenant: str) -> Iterator[MemoryClient]:
+    """With 30 memories of each of two agents of the tenant, without vectors of the new model."""
+    with MemoryClient(f"{node.host}:{node.port}") as client:
+        vectors = HashingEmbedder(16).embed(TEXTS)
+        for agent in ("a", "b"):
+            client.write(
+                f"{tenant}/{agent}",
+                [NewMemory(t, vector=v) for t, v in zip(TEXTS, vectors, strict=True)],
+            )
+        yield client
+
+
+def lacking(client: MemoryClient, tenant: str) -> int:
+    return len(client.admin.lacking(NEW.name, tenant, page_size=1_000).memories)
 
 
 class Picky(HashingEmbedder):
@@ -75,52 +87,60 @@ class Broken(HashingEmbedder):
         return super().embed(texts)
 
 
-def test_broken_off_it_goes_on_where_it_was(client: MemoryClient) -> None:
+def test_broken_off_it_goes_on_where_it_was(client: MemoryClient, tenant: str) -> None:
     work = Reembedder(client, Broken(32))
     with pytest.raises(KeyboardInterrupt):
-        for _ in work.run(page_size=10):
+        for _ in work.run(tenant, page_size=10):
             pass
     filled = work.counts["filled"]
-    assert 0 < filled < 60 and lacking(client) == 60 - filled
+    assert 0 < filled < 60 and lacking(client, tenant) == 60 - filled
     again = Reembedder(client, HashingEmbedder(32))
-    assert sum(again.run(page_size=10)) == 60 - filled
-    assert again.counts == {"filled": 60 - filled} and lacking(client) == 0
+    assert sum(again.run(tenant, page_size=10)) == 60 - filled
+    assert again.counts == {"filled": 60 - filled} and lacking(client, tenant) == 0
     (vector,) = NEW.embed([TEXTS[4]])
-    hit = client.query("acme/b", vector=vector, top_k=1, embedding=NEW.name).items[0]
+    hit = client.query(f"{tenant}/b", vector=vector, top_k=1, embedding=NEW.name).items[0]
     assert hit.similarity > 0.999
 
 
-def test_one_text_that_the_model_refuses_is_told_and_passed_over(client: MemoryClient) -> None:
+def test_one_text_that_the_model_refuses_is_told_and_passed_over(
+    client: MemoryClient, tenant: str
+) -> None:
     told: list[str] = []
     work = Reembedder(client, Picky(32), tell=told.append)
-    assert sum(work.run()) == 60
-    assert work.counts == {"filled": 58, "refused": 2} and lacking(client) == 2
+    assert sum(work.run(tenant)) == 60
+    assert work.counts == {"filled": 58, "refused": 2} and lacking(client, tenant) == 2
     assert len(told) == 2 and "not a text of mine" in told[0]
 
 
-def test_what_changes_meanwhile_gets_the_vector_of_its_new_text(client: MemoryClient) -> None:
+def test_what_changes_meanwhile_gets_the_vector_of_its_new_text(
+    client: MemoryClient, tenant: str
+) -> None:
     class Meddling(HashingEmbedder):
         done = False
 
         def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
             if not self.done:
                 self.done = True
-                hits = list(client.browse("acme/a", page_size=200))
-                client.write("acme/a", [Update(hits[0].id, content="all new", clear_vector=True)])
-                client.forget("acme/a", ids=[hits[1].id], mode=ForgetMode.HARD)
+                hits = list(client.browse(f"{tenant}/a", page_size=200))
+                client.write(
+                    f"{tenant}/a", [Update(hits[0].id, content="all new", clear_vector=True)]
+                )
+                client.forget(f"{tenant}/a", ids=[hits[1].id], mode=ForgetMode.HARD)
             return super().embed(texts)
 
     work = Reembedder(client, Meddling(32))
-    for _ in work.run():
+    for _ in work.run(tenant):
         pass
     assert work.counts["changed"] == 1 and work.counts["gone"] == 1
-    assert lacking(client) == 0
+    assert lacking(client, tenant) == 0
     (vector,) = NEW.embed(["all new"])
-    hit = client.query("acme/a", vector=vector, top_k=1, embedding=NEW.name).items[0]
+    hit = client.query(f"{tenant}/a", vector=vector, top_k=1, embedding=NEW.name).items[0]
     assert hit.summary == "all new" and hit.similarity > 0.999
 
 
-def test_a_model_that_is_away_is_waited_for_and_then_given_up(client: MemoryClient) -> None:
+def test_a_model_that_is_away_is_waited_for_and_then_given_up(
+    client: MemoryClient, tenant: str
+) -> None:
     pauses: list[float] = []
 
     class Away(HashingEmbedder):
@@ -133,18 +153,20 @@ def test_a_model_that_is_away_is_waited_for_and_then_given_up(client: MemoryClie
             return super().embed(texts)
 
     work = Reembedder(client, Away(32), sleep=pauses.append)
-    assert sum(work.run("acme", "a")) == 30
-    assert len(pauses) == 3 and pauses[0] < pauses[2] and lacking(client) == 30
+    assert sum(work.run(tenant, "a")) == 30
+    assert len(pauses) == 3 and pauses[0] < pauses[2] and lacking(client, tenant) == 30
     embedder = Away(32)
     embedder.times = 99
     with pytest.raises(EmbedderUnavailable, match="busy"):
-        list(Reembedder(client, embedder, retries=2, sleep=pauses.append).run())
+        list(Reembedder(client, embedder, retries=2, sleep=pauses.append).run(tenant))
     assert len(pauses) == 5
 
 
-def test_a_generation_that_is_not_there_is_told_with_a_way_on(client: MemoryClient) -> None:
+def test_a_generation_that_is_not_there_is_told_with_a_way_on(
+    client: MemoryClient, tenant: str
+) -> None:
     with pytest.raises(EmbeddingMismatch, match="generation create --embedding hashing-64"):
-        list(Reembedder(client, HashingEmbedder(64)).run())
+        list(Reembedder(client, HashingEmbedder(64)).run(tenant))
 
 
 def test_the_command_fills_what_the_default_model_lacks(tmp_path: Path) -> None:

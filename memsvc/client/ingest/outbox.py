@@ -180,7 +180,8 @@ class Outbox:
             try:
                 yield
             except BaseException:
-                self._db.execute("ROLLBACK")
+                if self._db.in_transaction:  # on a full disk SQLite has rolled back itself
+                    self._db.execute("ROLLBACK")
                 raise
             self._db.execute("COMMIT")
 

@@ -26,64 +26,12 @@ _SENTENCE_ENDS: Final = re.compile(
 )
 
 # After these a full stop is no end.
-_ABBREVIATIONS: Final = frozenset(
-    [
-        "mr",
-        "mrs",
-        "ms",
-        "dr",
-        "prof",
-        "sr",
-        "jr",
-        "st",
-        "vs",
-        "etc",
-        "e.g",
-        "i.e",
-        "cf",
-        "no",
-        "vol",
-        "fig",
-        "eq",
-        "approx",
-        "inc",
-        "ltd",
-        "co",
-        "corp",
-        "dept",
-        "est",
-        "jan",
-        "feb",
-        "mar",
-        "apr",
-        "jun",
-        "jul",
-        "aug",
-        "sep",
-        "sept",
-        "oct",
-        "nov",
-        "dec",
-        "mon",
-        "tue",
-        "wed",
-        "thu",
-        "fri",
-        "sat",
-        "sun",
-        "bzw",
-        "z.b",
-        "d.h",
-        "u.a",
-        "usw",
-        "ca",
-        "nr",
-        "str",
-        "env",
-        "p.ex",
-        "sra",
-    ]
-)
+_SHORT_FORMS: Final = """
+mr mrs ms dr prof sr jr st vs etc e.g i.e cf no vol fig eq approx inc ltd co corp dept est jan
+feb mar apr jun jul aug sep sept oct nov dec mon tue wed thu fri sat sun bzw z.b d.h u.a usw
+ca nr str env p.ex sra
+"""
+_ABBREVIATIONS: Final = frozenset(_SHORT_FORMS.split())
 _WORD_BEFORE: Final = re.compile(r"[^\s(\[\"']+$")
 
 
