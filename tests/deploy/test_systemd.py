@@ -94,7 +94,7 @@ def test_example_configurations_are_valid(role: str) -> None:
     assert settings.node.role == role
     assert settings.auth.mode == "token"
     # What systemd lets it write, see StateDirectory; the node of the example is called main.
-    assert str(settings.storage.data_dir) == "/var/lib/memsvc/main"
+    assert str(settings.storage.data_dir) == "/var/lib/memsvc/main/data"
 
 
 def test_nodes_of_the_example_group_differ_in_three_settings() -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import re
 from pathlib import Path
+from typing import Any
 
+import promql_parser
 import pytest
 import yaml
 
@@ -98,6 +101,59 @@ def test_every_metric_of_the_alert_rules_exists(metrics: Metrics) -> None:
         "MemsvcDedupHitsJumped",
         "MemsvcImportanceInflated",
     }
+
+
+def dashboard() -> list[dict[str, Any]]:
+    """The panels that ask for something."""
+    read = json.loads((ROOT / "deploy/grafana/memsvc.json").read_text())
+    return [panel for panel in read["panels"] if panel["type"] != "row"]
+
+
+def test_every_metric_of_the_dashboard_exists(metrics: Metrics) -> None:
+    names = everything(metrics)
+    for panel in dashboard():
+        assert panel["targets"], panel["title"]
+        for target in panel["targets"]:
+            used = re.findall(r"memsvc_\w+", target["expr"])
+            assert used, target["expr"]
+            for name in used:
+                base = re.sub(r"_(bucket|sum|count)$", "", name)
+                assert name in names or base in names, f"{panel['title']}: {name} is no metric"
+
+
+def test_dashboard_shows_what_alerts_speak_of() -> None:
+    asked = " ".join(target["expr"] for panel in dashboard() for target in panel["targets"])
+    rules = (ROOT / "deploy/prometheus-rules.yaml").read_text()
+    for name in set(re.findall(r"memsvc_\w+", rules)) - {
+        "memsvc_snapshot_interval_seconds",  # only to say what is old
+        "memsvc_process_start_time_seconds",
+    }:
+        assert name in asked, name
+
+
+def test_panels_of_the_dashboard_do_not_overlap() -> None:
+    panels = json.loads((ROOT / "deploy/grafana/memsvc.json").read_text())["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    taken: set[tuple[int, int]] = set()
+    for panel in panels:
+        at = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(at["x"], at["x"] + at["w"])
+            for y in range(at["y"], at["y"] + at["h"])
+        }
+        assert at["x"] + at["w"] <= 24 and not cells & taken, panel["title"]
+        taken |= cells
+
+
+def test_rules_and_dashboard_are_promql() -> None:
+    rules = yaml.safe_load((ROOT / "deploy/prometheus-rules.yaml").read_text())
+    asked = [rule["expr"] for group in rules["groups"] for rule in group["rules"]]
+    asked += [target["expr"] for panel in dashboard() for target in panel["targets"]]
+    for expression in asked:
+        promql_parser.parse(expression)
+    with pytest.raises(ValueError):
+        promql_parser.parse("sum by (instance (memsvc_ready)")
 
 
 def test_alert_limits_are_bounds_of_buckets() -> None:
