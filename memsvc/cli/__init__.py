@@ -33,6 +33,7 @@ COMMANDS: Final = {
     "reembed": "memsvc.cli.reembed:reembed",
     "mcp": "memsvc.cli.mcp:mcp",
     "reload": "memsvc.cli.operate:reload",
+    "size": "memsvc.cli.size:size_command",
 }
 
 

@@ -3,6 +3,8 @@ updated pod by pod."""
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +12,9 @@ from pathlib import Path
 import kubernetes_validate
 import pytest
 import yaml
+from click.testing import CliRunner
 
+from memsvc.cli import cli
 from memsvc.client import NewMemory, RoutedClient, Routing, Timeouts
 from memsvc.config import Settings, load
 from memsvc.server import HEARTBEAT_MARGIN_S
@@ -152,6 +156,24 @@ def test_group_of_the_overlay_is_the_pods_of_its_statefulset(
     # As many may be away as writes can do without.
     budget = m.of_kind(objects, "PodDisruptionBudget")["spec"]["maxUnavailable"]
     assert settings.replication.min_acks == spec["replicas"] - 1 - budget
+
+
+def test_requests_of_the_group_are_those_of_the_load_that_they_name(
+    rendered: dict[str, list[m.Object]],
+) -> None:
+    text = (m.KUBERNETES / "overlays/replicated/statefulset.yaml").read_text()
+    (command,) = re.findall(r"# memsvc (size .*)", text)
+    said = json.loads(CliRunner().invoke(cli, [*command.split(), "--json"]).stdout)
+    spec = m.of_kind(rendered["replicated"], "StatefulSet")["spec"]
+    requests = spec["template"]["spec"]["containers"][0]["resources"]["requests"]
+    (claim,) = spec["volumeClaimTemplates"]
+    disk = claim["spec"]["resources"]["requests"]["storage"]
+    for given, needed in (
+        (requests["memory"], said["memory_total"]),
+        (disk, said["disk_total"] + said["snapshots"]),
+    ):
+        assert given.endswith("Gi")
+        assert needed <= int(given.removesuffix("Gi")) << 30 <= 1.2 * needed
 
 
 @pytest.fixture
