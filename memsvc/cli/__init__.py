@@ -32,6 +32,7 @@ COMMANDS: Final = {
     "generation": "memsvc.cli.generation:generation",
     "reembed": "memsvc.cli.reembed:reembed",
     "mcp": "memsvc.cli.mcp:mcp",
+    "calibrate": "memsvc.cli.calibrate:calibrate_",
     "reload": "memsvc.cli.operate:reload",
     "size": "memsvc.cli.size:size_command",
 }
