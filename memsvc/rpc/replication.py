@@ -20,6 +20,7 @@ from memsvc.domain.log import LOG_FORMAT
 from memsvc.domain.replication import Standing, Verdict, Window
 from memsvc.replication.v1 import replication_service_pb2 as pb
 from memsvc.replication.v1 import replication_service_pb2_grpc as pb_grpc
+from memsvc.rpc.incidents import Incidents
 from memsvc.rpc.tls import server_credentials
 from memsvc.service import allocator
 from memsvc.service.acks import Following
@@ -307,6 +308,7 @@ class ReplicationServer:
         # A Follow holds its thread; as many again are for Probes.
         self._server = grpc.server(
             ThreadPoolExecutor(2 * MAX_FOLLOWERS, "memsvc-feed"),
+            interceptors=[Incidents()],
             options=CHANNEL_OPTIONS,
             maximum_concurrent_rpcs=2 * MAX_FOLLOWERS,
         )
