@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 from zoneinfo import ZoneInfo
 
 from memsvc.client.days import with_day
 from memsvc.client.ingest.chunking import pieces
-from memsvc.client.ingest.chunks import Chunk, Turn, dedup_key
+from memsvc.client.ingest.chunks import MAX_TURN_ATTRIBUTES, Chunk, Turn, dedup_key
 from memsvc.client.ingest.importance import importance
 from memsvc.client.ingest.settings import IngestSettings
 from memsvc.client.ingest.summaries import summary
 from memsvc.client.ingest.topics import TopicTagger
 from memsvc.client.ingest.windows import Numbered, Window, Windows
+from memsvc.domain.types import AttributeValue
 
 REMEMBERED: Final = 64
 """Last turns of a session among which a repeat is noticed."""
@@ -45,16 +46,12 @@ class Chunker:
         windows = self._sessions.setdefault(turn.session, Windows(self._settings.windows))
         self._sessions.move_to_end(turn.session)
         seq = windows.next_seq if turn.seq is None else turn.seq
-        turn = replace(
-            turn,
-            text=turn.text.strip(),
-            seq=seq,
-            ts=now_ms if turn.ts is None else turn.ts,
-            importance=self._importance(turn),
-        )
-        alone = len(turn.text) > self._settings.windows.most
-        chunks = self._of_windows(windows.add(seq, None if alone else turn))
-        return chunks + self._of_text(turn, seq) if alone else chunks
+        text, ts = turn.text.strip(), now_ms if turn.ts is None else turn.ts
+        turn = replace(turn, text=text, seq=seq, ts=ts)
+        if len(text) > self._settings.windows.most:
+            return self._of_windows(windows.add(seq, None)) + self._of_text(turn, seq)
+        turn = replace(turn, importance=self._importance(turn))
+        return self._of_windows(windows.add(seq, turn))
 
     def add_text(self, text: Turn, now_ms: int) -> list[Chunk]:
         """The chunks of a text that is no part of a conversation; the seq of its chunks is
@@ -130,7 +127,7 @@ class Chunker:
             source=first.source,
             category=_common([turn.category for turn in said]),
             memory_type=_common([turn.memory_type for turn in said]),
-            attributes={name: value for turn in said for name, value in turn.attributes.items()},
+            attributes=_merged([turn.attributes for turn in said]),
         )
 
     def _of_text(self, text: Turn, seq: int | None) -> list[Chunk]:
@@ -171,6 +168,16 @@ class Chunker:
 
     def _label(self, turn: Turn) -> str:
         return (turn.speaker or turn.role) if self._settings.windows.labels else ""
+
+
+def _merged(given: Sequence[Mapping[str, AttributeValue]]) -> dict[str, AttributeValue]:
+    """Of equal names the last; names beyond what a memory takes are left out."""
+    merged: dict[str, AttributeValue] = {}
+    for attributes in given:
+        for name, value in attributes.items():
+            if name in merged or len(merged) < MAX_TURN_ATTRIBUTES:
+                merged[name] = value
+    return merged
 
 
 def _common(values: Sequence[str]) -> str:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final
 
+from memsvc.domain.limits import MAX_ATTRIBUTES
 from memsvc.domain.types import AttributeValue, Metadata, NewMemory, Vector
 
 LAST_SEQ: Final = "last_seq"
 """Attribute with the seq of the last turn of a chunk, where it covers several."""
+MAX_TURN_ATTRIBUTES: Final = MAX_ATTRIBUTES - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,8 @@ class Turn:
     category: str = ""
     memory_type: str = ""
     attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
+    """At most 31; ``last_seq`` is taken. A chunk has those of all its turns, of equal names the
+    last, as far as there is room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,18 +111,20 @@ def dumped(value: Turn | Chunk) -> str:
 
 def turn_from(text: str) -> Turn:
     """What ``dumped`` made of a turn."""
-    return Turn(**_fields(text))
+    return Turn(**_fields(Turn, text))
 
 
 def chunk_from(text: str) -> Chunk:
     """What ``dumped`` made of a chunk."""
-    return Chunk(**_fields(text))
+    return Chunk(**_fields(Chunk, text))
 
 
-def _fields(text: str) -> dict[str, Any]:
-    fields: dict[str, Any] = json.loads(text)
-    fields["attributes"] = {
+def _fields(kind: type[Turn | Chunk], text: str) -> dict[str, Any]:
+    """Its fields; those that a later version added are passed over."""
+    known = {one.name for one in fields(kind)}
+    found = {name: value for name, value in json.loads(text).items() if name in known}
+    found["attributes"] = {
         name: tuple(one) if isinstance(one, list) else one
-        for name, one in fields["attributes"].items()
+        for name, one in found.get("attributes", {}).items()
     }
-    return fields
+    return found

@@ -18,6 +18,7 @@ from memsvc.client.ingest.retrying import (
 )
 from memsvc.client.ingest.sending import Fate, Parcel, Sender
 from memsvc.client.ingest.settings import IngestSettings
+from memsvc.domain.types import Vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +48,33 @@ class Delivery:
         self._pause = pause
         self._random = random
         self._sampler = Sampler()
+        self._embedded: dict[str, tuple[str, Vector]] = {}
+        """Vectors of the last batch that was not settled, with their texts, by key: a model may
+        cost money, and the batch comes again."""
 
     def deliver(self, chunks: Sequence[Chunk]) -> Delivered:
         """Never raises: whatever goes wrong stands in the answer."""
         parcels = [Parcel(chunk) for chunk in chunks]
         self._sample(parcels)
+        note = ""
         try:
-            note = self._sender.embed([parcel for parcel in parcels if parcel.fate is None])
+            note = self._embed([parcel for parcel in parcels if parcel.fate is None])
             error = self._send_with_retries(parcels)
         except Exception as failed:  # the thread must go on, and somebody be told
-            return Delivered(parcels, failed)
+            error = failed
+        self._embedded = {
+            parcel.chunk.key: (parcel.chunk.content, parcel.vector)
+            for parcel in parcels
+            if parcel.fate is None and parcel.vector is not None
+        }
         return Delivered(parcels, error, note)
+
+    def _embed(self, parcels: Sequence[Parcel]) -> str:
+        for parcel in parcels:
+            text, vector = self._embedded.get(parcel.chunk.key, ("", None))
+            if text == parcel.chunk.content:
+                parcel.vector = vector
+        return self._sender.embed([parcel for parcel in parcels if parcel.vector is None])
 
     def _send_with_retries(self, parcels: Sequence[Parcel]) -> Exception | None:
         attempt = 0

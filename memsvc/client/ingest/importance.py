@@ -32,7 +32,7 @@ _CORRECTION: Final = _compiled(
     r"\bcorrection:",
     r"\bactually,? (?:it|that|my|i'm|i am|the|we)\b",
     r"^不对|不是[^，。！？]{1,20}而是|更正|纠正|我说错|说错了|搞错|记错",
-    r"其实(?:是|应该)|应该是[^吗？]*而不是",
+    r"其实(?:是|应该)|应该是[^吗？]{1,40}而不是",
 )
 _CONCLUSION: Final = _compiled(
     r"\b(?:we|i)(?:'ve| have)? (?:decided|agreed|settled|concluded|confirmed)\b",
@@ -57,17 +57,18 @@ _PREFERENCE: Final = _compiled(
     r"(?:喜欢|喜爱|热爱|讨厌|偏好|偏爱|习惯|不喜欢|不爱|不吃|不喝|过敏|受不了|爱(?:吃|喝|看|听|好))",
     r"(?:用户)?偏好[：:]|我(?:的名字)?叫|称呼我|记住|别忘了|我对[^，。]{1,12}过敏",
 )
+# Possessive, or runs of one syllable would be tried in every division.
 _SMALL_TALK: Final = re.compile(
     r"""^[\W_]*(?:
       (?:hi|hey|hello|yo|good\ (?:morning|afternoon|evening|night)|how\ are\ you(?:\ doing)?|
          what's\ up|thanks?(?:\ you)?|thank\ you|thx|cheers|bye|goodbye|see\ (?:you|ya)|take\ care|
          talk\ (?:soon|later|to\ you)|ok(?:ay)?|sure|yes|yeah|yep|no|nope|cool|nice|great|wow|lol|
-         haha+|awesome|sounds\ good|no\ problem|you're\ welcome|welcome|congrats?|congratulations|
+         haha++|awesome|sounds\ good|no\ problem|you're\ welcome|welcome|congrats?|congratulations|
          absolutely|definitely|exactly|right|got\ it|i\ see|so|much|very|again|a\ lot|for\ (?:that|
          the\ help|your\ help|sharing|asking)|there|mel|man|buddy|all|too|then|later|soon)
       |你好|您好|嗨|哈喽|早上好|晚上好|下午好|晚安|早安|谢谢(?:你|您)?|多谢|不客气|再见|拜拜|
-       好的?|嗯+|哦+|行|可以|是的?|对的?|没问题|哈哈+|呵呵|太好了|不用谢|辛苦了|知道了|明白了?|收到|了|吧|啊|呀|呢|啦
-    )+(?:[\W_]+|$)""",
+       好的?|嗯++|哦++|行|可以|是的?|对的?|没问题|哈哈++|呵呵|太好了|不用谢|辛苦了|知道了|明白了?|收到|了|吧|啊|呀|呢|啦
+    )++(?:[\W_]+|$)""",
     re.IGNORECASE | re.VERBOSE,
 )
 _SHORT: Final = 60

@@ -14,9 +14,10 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from memsvc.client.calls import MemoryCalls
-from memsvc.client.embedders import Embedder
+from memsvc.client.embedders import Embedder, EmbedderUnavailable
+from memsvc.client.errors import ClientError
 from memsvc.client.ingest.chunker import Chunker
-from memsvc.client.ingest.chunks import Chunk, Turn
+from memsvc.client.ingest.chunks import LAST_SEQ, MAX_TURN_ATTRIBUTES, Chunk, Turn
 from memsvc.client.ingest.delivery import Delivered, Delivery
 from memsvc.client.ingest.outbox import Outbox, SpillError, Waiting
 from memsvc.client.ingest.report import IngestReport
@@ -25,6 +26,7 @@ from memsvc.client.ingest.sending import Fate, Sender
 from memsvc.client.ingest.settings import IngestSettings
 from memsvc.client.messages import NamespaceLike, parse_namespace
 from memsvc.domain.errors import InvalidArgument
+from memsvc.domain.limits import MAX_LABEL_BYTES
 from memsvc.domain.types import Metadata, Namespace, NewMemory, WriteRequest
 from memsvc.domain.validate import check_write
 
@@ -123,7 +125,8 @@ class Ingestor:
         retries, or after ``timeout`` seconds: ``pending`` of the report tells which.
 
         Raises what only a person can set right: a token that is refused (ClientError), an
-        embedder of another model than the store's (EmbeddingMismatch). What waits stays.
+        embedder of another model than the store's (EmbeddingMismatch), whatever else an embedder
+        raises. What waits stays.
         """
         with self._changed:
             self._check_open()
@@ -319,8 +322,8 @@ class Ingestor:
         self._problem = str(error)
         self._failures += 1
         self._failures_in_a_row += 1
-        expected = isinstance(error, SpillError) or not for_people(error)
-        self._error = None if expected else error
+        passes = isinstance(error, ClientError | EmbedderUnavailable | SpillError)
+        self._error = None if passes and not for_people(error) else error
         pause = backoff_s(self._settings.pause_s, self._failures_in_a_row, random.random)
         pause = min(LONGEST_PAUSE_S, max(pause, asked_pause_s(error)))
         self._rest_until = time.monotonic() + pause
@@ -344,6 +347,12 @@ def _check(space: Namespace, session: str, turn: Turn | None = None) -> None:
         if turn.seq is not None and turn.seq < 0:
             raise ValueError(f"seq: expected 0 or more, not {turn.seq}")
         turn.text.encode()  # a lone surrogate is no text
+        if len(turn.speaker.encode()) > MAX_LABEL_BYTES:
+            raise ValueError(f"speaker: expected at most {MAX_LABEL_BYTES} bytes")
+        if len(turn.attributes) > MAX_TURN_ATTRIBUTES or LAST_SEQ in turn.attributes:
+            raise ValueError(
+                f"attributes: expected at most {MAX_TURN_ATTRIBUTES}, and none named {LAST_SEQ!r}"
+            )
         metadata = Metadata(
             seq=turn.seq,
             role=turn.role,

@@ -136,7 +136,7 @@ class Outbox:
             rows = self._db.execute(
                 "SELECT number, change, body FROM chunks ORDER BY number LIMIT ?", (most,)
             ).fetchall()
-        return [Waiting(number, change, chunk_from(body)) for number, change, body in rows]
+            return [Waiting(number, change, chunk_from(body)) for number, change, body in rows]
 
     def first_number(self) -> int:
         """Number of the chunk that waits longest; 0 when none does."""
@@ -201,3 +201,8 @@ class Outbox:
             ) from error
         except OSError as error:
             raise SpillError(f"{self._path}: {error.strerror}") from error
+        except (ValueError, TypeError) as error:
+            raise SpillError(
+                f"{self._path}: holds what this version does not read ({error}); move it away to "
+                "go on without it"
+            ) from error

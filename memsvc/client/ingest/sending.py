@@ -104,6 +104,14 @@ class Sender:
         """Sets the fate of each parcel that has none. After an error (ClientError,
         EmbeddingMismatch) some may have one: send the rest again."""
         embedding = self._checked_embedding()
+        try:
+            self._send(parcels, embedding)
+        except ClientError as error:
+            if error.code == "FAILED_PRECONDITION":
+                self._embedding = None  # perhaps another store answers there now
+            raise
+
+    def _send(self, parcels: Sequence[Parcel], embedding: str) -> None:
         parcels = [parcel for parcel in parcels if parcel.fate is None]
         merged = self._find_duplicates(parcels, embedding)
         by_session: dict[str, list[Parcel]] = {}

@@ -18,10 +18,11 @@ _PARAGRAPH_ENDS: Final = re.compile(r"\n[ \t]*\n\s*")
 
 # A sentence ends with its mark and what closes after it. Marks of scripts without spaces end it
 # at once; a Latin one only before a space, so that 3.5 and example.com stay whole. A line break
-# ends one too: lists and code have no marks.
+# ends one too: lists and code have no marks. Possessive and from the first mark of a run only, or
+# a line of ten thousand dots would be looked at from each of them.
 _SENTENCE_ENDS: Final = re.compile(
     r"[。！？｡…]+[」』”’）】》\"')\]]*"
-    r"|[.!?؟।]+[\"'”’)\]]*(?=\s|$)"
+    r"|(?<![.!?؟।])[.!?؟।]++[\"'”’)\]]*+(?=\s|$)"
     r"|\n"
 )
 

@@ -41,6 +41,8 @@ _INSTRUCTION: Final = re.compile(
 _LABEL: Final = re.compile(r"^[^\s:：]{1,40}(?: [^\s:：]{1,40})?[:：]\s*")
 _CJK: Final = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uff00-\uffef\u3000-\u303f]$")
 _TOPIC_WORDS: Final = 8
+ROOM_BYTES: Final = 64
+"""Left free of what the service takes, for a line with the day."""
 
 
 def is_instruction(sentence: str) -> bool:
@@ -101,4 +103,4 @@ def _subject(texts: Sequence[str]) -> str:
 
 
 def _bounded(text: str) -> str:
-    return text.encode()[:MAX_SUMMARY_BYTES].decode(errors="ignore")
+    return text.encode()[: MAX_SUMMARY_BYTES - ROOM_BYTES].decode(errors="ignore")

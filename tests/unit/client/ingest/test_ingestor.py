@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from memsvc.client import MemoryClient
+from memsvc.client import HashingEmbedder, MemoryClient
 from memsvc.client.ingest import (
     Ingestor,
     IngestSettings,
@@ -138,6 +138,9 @@ def test_open_windows_outlive_the_process(nobody: MemoryClient, tmp_path: Path) 
         ({"session": "x" * 257}, "session"),
         ({"topic": "x" * 257}, "topic"),
         ({"attributes": {"a b": 1}}, "attributes"),
+        ({"attributes": {f"a{n}": n for n in range(32)}}, "attributes: expected at most 31"),
+        ({"attributes": {"last_seq": 1}}, "none named 'last_seq'"),
+        ({"speaker": "x" * 257}, "speaker: expected at most 256"),
         ({"text": "\ud800"}, "surrogates"),
     ],
 )
@@ -156,6 +159,37 @@ def test_a_turn_that_the_service_would_refuse_is_refused_at_once(
 def test_a_namespace_is_a_tenant_and_an_agent(nobody: MemoryClient, space: str) -> None:
     with pytest.raises(ValueError, match="tenant/agent"):
         Ingestor(nobody, space, None, spill=None)
+
+
+def test_what_an_embedder_raises_is_told_and_the_thread_goes_on(nobody: MemoryClient) -> None:
+    class Wrong(HashingEmbedder):
+        def embed(self, texts: Any) -> Any:
+            raise KeyError("no such model")
+
+    ingest = Ingestor(nobody, "acme/bot", Wrong(), spill=None, settings=ALONE)
+    ingest.add(turn(0))
+    for _ in range(2):
+        with pytest.raises(KeyError, match="no such model"):
+            ingest.flush()
+    assert ingest.report().pending == 1
+    with pytest.raises(KeyError):
+        ingest.close()
+    assert not ingest._thread.is_alive()
+
+
+def test_a_model_is_asked_once_for_a_batch_that_has_to_wait(nobody: MemoryClient) -> None:
+    asked = []
+
+    class Counting(HashingEmbedder):
+        def embed(self, texts: Any) -> Any:
+            asked.extend(texts)
+            return super().embed(texts)
+
+    with Ingestor(nobody, "acme/bot", Counting(), spill=None, settings=ALONE) as ingest:
+        ingest.add(turn(0), turn(1))
+        for _ in range(3):
+            assert ingest.flush().pending == 2
+        assert len(asked) == 2
 
 
 def test_a_closed_ingestor_says_so_and_closes_twice(nobody: MemoryClient) -> None:

@@ -104,6 +104,16 @@ def test_a_damaged_file_says_what_to_do(tmp_path: Path) -> None:
         Outbox(tmp_path, OWNER)
 
 
+def test_what_a_later_version_adds_is_passed_over_and_nonsense_is_told(tmp_path: Path) -> None:
+    outbox = Outbox(tmp_path / "spill", OWNER)
+    outbox.put([chunk(1)], {}, MANY)
+    outbox._db.execute("UPDATE chunks SET body = json_set(body, '$.mood', 'fine')")
+    assert contents(outbox) == ["text 1"]
+    outbox._db.execute("UPDATE chunks SET body = '{}'")
+    with pytest.raises(SpillError, match="does not read"):
+        outbox.first(1)
+
+
 def test_a_key_fits_the_service_whatever_the_session() -> None:
     assert dedup_key("s1", 3, "hello") == "s1:3:2cf24dba5fb0a30e"
     assert len(dedup_key("字" * 85, 2**63 - 1, "x").encode()) <= 512

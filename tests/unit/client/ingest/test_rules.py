@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from memsvc.client.ingest.chunker import Chunker
+from memsvc.client.ingest.chunking import pieces
+from memsvc.client.ingest.chunks import Turn
 from memsvc.client.ingest.importance import (
     IMPORTANT,
     INTERMEDIATE,
@@ -13,6 +16,7 @@ from memsvc.client.ingest.importance import (
     importance,
 )
 from memsvc.client.ingest.keywords import keywords
+from memsvc.client.ingest.settings import IngestSettings
 from memsvc.client.ingest.summaries import is_instruction, summary
 from memsvc.client.ingest.topics import MAX_TOPICS, TopicTagger
 
@@ -141,6 +145,41 @@ def test_chunks_that_share_rare_words_share_a_topic() -> None:
         )
     ]
     assert tags[0] == tags[2] != tags[1] == tags[3] != "" and tags[4] == ""
+
+
+@pytest.mark.parametrize(
+    "unit",
+    ["哈", "嗯", "ha", "ok", ".", "。", "\n", " ", "我很", "应该是", "I really ", "a-", "a'", "- ",
+     "Ann: ", "please ", '"', "no, ", "1. ", "\u0301", "?!", "e.g. "],
+)  # fmt: skip
+def test_no_text_takes_for_ever(unit: str) -> None:
+    for text in (unit * 59 + "x", unit * 20_000 + "x"):
+        importance(text)
+        summary([("", text)])
+        keywords(text)
+        pieces(text)
+
+
+def test_a_summary_leaves_room_for_its_day() -> None:
+    assert len(summary([("", "😀" * 5_000)], 3_000).encode()) <= 8_192 - 64
+
+
+def test_attributes_of_a_window_fit_into_a_memory() -> None:
+    chunker = Chunker(IngestSettings())
+    chunks = []
+    for seq in range(3):
+        attributes = {f"a{seq}.{n}": n for n in range(20)} | {"same": seq}
+        turn = Turn(f"Turn {seq}.", session="s", seq=seq, attributes=attributes)
+        chunks += chunker.add(turn, 0)
+    found = chunks[0].metadata().attributes
+    assert len(found) == 32 and found["same"] == 2 and found["last_seq"] == 2
+
+
+def test_pieces_of_a_long_turn_matter_each_for_itself() -> None:
+    text = " ".join(f"The {n}th house has {n} doors and a garden." for n in range(40))
+    chunks = Chunker(IngestSettings()).add(Turn(text + " I prefer tea.", session="s", seq=0), 0)
+    assert {chunk.importance for chunk in chunks[:-1]} == {0.5}
+    assert chunks[-1].importance == 0.8 and {chunk.seq for chunk in chunks} == {0}
 
 
 def test_topics_are_bounded() -> None:
