@@ -21,7 +21,7 @@ venv: $(STAMP) ## Make .venv with everything the other targets need
 $(STAMP): pyproject.toml requirements.lock
 	@echo "installing into $(VENV) (about a minute)"
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/pip install --quiet --only-binary :all: -c requirements.lock -e '.[local,endpoint,s3,otel,mcp,bench,dev]'
+	@$(BIN)/pip install --quiet --only-binary :all: -c requirements.lock -e '.[local,endpoint,s3,otel,mcp,langgraph,bench,dev]'
 	@touch $@
 
 demo: $(STAMP) ## Start a node, write memories, find them again, forget one

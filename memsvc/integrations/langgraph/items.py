@@ -1,0 +1,200 @@
+"""Items of LangGraph as memories, and back.
+
+The content of a memory is JSON with namespace, key and value. Attributes hold what is filtered by:
+who it is, the namespace and all those above it, and the texts and numbers of the value.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from langgraph.store.base import Item, SearchItem
+
+from memsvc.domain.limits import (
+    MAX_ATTRIBUTE_LIST,
+    MAX_ATTRIBUTE_VALUE_BYTES,
+    MAX_ATTRIBUTES,
+    MAX_CONTENT_BYTES,
+    MAX_SUMMARY_BYTES,
+    MAX_TTL_MS,
+)
+from memsvc.domain.types import AttributeValue, Metadata, Vector
+from memsvc.integrations.langgraph.matching import PREFIX, fits, scalars
+from memsvc.v1 import memory_service_pb2 as pb
+
+ITEM: Final = "lg_item"
+"""Digest of namespace and key: the same for the same item."""
+PATH: Final = "lg_path"
+"""The namespace and all above it, labels joined by ".", which no label may hold."""
+PUT_US: Final = "lg_put"
+"""When it was put, UTC microseconds."""
+TTL_MS: Final = "lg_ttl"
+"""Its lifetime, where it has one: what a read gives it anew."""
+FOUND: Final = "lg_found"
+"""Whether queries may find it (``index`` is not False)."""
+REST: Final = "lg_rest"
+"""Set where the value has more to filter by than attributes hold."""
+_OWN: Final = (ITEM, PATH, PUT_US, TTL_MS, FOUND, REST)
+MAX_VALUES: Final = MAX_ATTRIBUTES - len(_OWN)
+"""Texts and numbers of a value that the service filters by."""
+SOURCE: Final = "langgraph"
+
+Identity = tuple[tuple[str, ...], str]
+
+
+def digest(identity: Identity) -> str:
+    """The same for the same item, on every machine."""
+    text = json.dumps([list(identity[0]), identity[1]])
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def path_of(namespace: tuple[str, ...]) -> str:
+    """A namespace as one text."""
+    return ".".join(namespace)
+
+
+def lifetime_ms(minutes: float | None) -> int:
+    """A TTL in ms; 0 = for ever. ValueError out of bounds."""
+    if minutes is None:
+        return 0
+    ms = round(minutes * 60_000) if minutes == minutes and abs(minutes) < 1e15 else 0
+    if not 1 <= ms <= MAX_TTL_MS:
+        raise ValueError(
+            f"ttl: expected minutes above 0 and up to {MAX_TTL_MS // 60_000} (100 years), or None "
+            f"for no end, not {minutes}"
+        )
+    return ms
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """An item to be stored, checked. ``text`` is what is embedded and searched by words."""
+
+    identity: Identity
+    content: str
+    attributes: Mapping[str, AttributeValue]
+    ttl_ms: int
+    put_us: int
+    text: str
+    vector: Vector | None = None
+
+    @property
+    def digest(self) -> str:
+        """Of its identity."""
+        return str(self.attributes[ITEM])
+
+    @property
+    def summary(self) -> str:
+        """The text as far as it fits."""
+        return self.text.encode()[:MAX_SUMMARY_BYTES].decode(errors="ignore")
+
+    @property
+    def metadata(self) -> Metadata:
+        """Of its memory."""
+        return Metadata(ts=self.put_us // 1_000, source=SOURCE, attributes=self.attributes)
+
+
+def checked(
+    identity: Identity, value: Mapping[str, Any], text: str, ttl_ms: int, put_us: int
+) -> Put:
+    """ValueError names what does not fit, TypeError what is no JSON."""
+    namespace, key = identity
+    envelope = {"namespace": list(namespace), "key": key, "value": dict(value)}
+    content = json.dumps(envelope, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    size = len(content.encode())
+    if size > MAX_CONTENT_BYTES:
+        raise ValueError(
+            f"item {key!r}: {size:,} bytes as JSON, at most {MAX_CONTENT_BYTES:,}; divide it, or "
+            "keep large documents elsewhere and their place here"
+        )
+    paths = [path_of(namespace[: depth + 1]) for depth in range(len(namespace))]
+    if len(paths) > MAX_ATTRIBUTE_LIST:
+        raise ValueError(f"namespace: {len(paths)} labels, at most {MAX_ATTRIBUTE_LIST}")
+    if len(paths[-1].encode()) > MAX_ATTRIBUTE_VALUE_BYTES:
+        raise ValueError(
+            f"namespace: its labels have {len(paths[-1].encode()):,} bytes, at most "
+            f"{MAX_ATTRIBUTE_VALUE_BYTES:,}"
+        )
+    attributes: dict[str, AttributeValue] = {
+        ITEM: digest(identity),
+        PATH: tuple(paths),
+        PUT_US: put_us,
+        FOUND: bool(text),
+    }
+    if ttl_ms:
+        attributes[TTL_MS] = ttl_ms
+    names: dict[str, AttributeValue] = {}
+    rest = False
+    # As it will come back, so that a key that is no text is one here too.
+    for name, scalar in scalars(json.loads(content)["value"]):
+        if name and name not in names and fits(scalar) and len(names) < MAX_VALUES:
+            names[name] = scalar
+        else:
+            rest = True
+    if rest:
+        attributes[REST] = True
+    return Put(identity, content, {**attributes, **names}, ttl_ms, put_us, text)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """An item as the service holds it. ``content`` only where it was asked for."""
+
+    id: str
+    version: int
+    digest: str
+    namespace: tuple[str, ...]
+    put_us: int
+    ttl_ms: int
+    names: frozenset[str]
+    created_ms: int
+    content: str
+    score: float | None
+
+    @classmethod
+    def of(cls, hit: pb.Hit, score: float | None = None) -> Stored:
+        """From an answer."""
+        attributes = hit.metadata.attributes
+        paths = attributes[PATH].list_value.values
+        return cls(
+            hit.id,
+            hit.version,
+            attributes[ITEM].string_value,
+            tuple(max(paths, key=len).split(".")) if paths else (),
+            attributes[PUT_US].int_value,
+            attributes[TTL_MS].int_value if TTL_MS in attributes else 0,
+            frozenset(name for name in attributes if name.startswith(PREFIX) or name in _OWN),
+            hit.created_at,
+            hit.content,
+            score,
+        )
+
+    def value(self) -> dict[str, Any]:
+        """What was put."""
+        found: dict[str, Any] = json.loads(self.content)["value"]
+        return found
+
+    def item(self) -> Item:
+        """For get."""
+        return Item(**self._fields())
+
+    def search_item(self) -> SearchItem:
+        """For search."""
+        return SearchItem(**self._fields(), score=self.score)
+
+    def _fields(self) -> dict[str, Any]:
+        created = datetime.fromtimestamp(self.created_ms / 1_000, UTC)
+        # Two clocks: the service's and that of whoever put it.
+        updated = max(created, datetime.fromtimestamp(self.put_us / 1_000_000, UTC))
+        return {
+            "value": self.value(),
+            "key": json.loads(self.content)["key"],
+            "namespace": self.namespace,
+            "created_at": created,
+            "updated_at": updated,
+        }
