@@ -41,11 +41,12 @@ AT: Final = 10
 DATA_SETS: Final = ("locomo", "memorybank-zh")
 WHOLE: Final = RankOptions(max_per_topic=0, token_budget=0, keep=40)
 PLAIN: Final = replace(WHOLE, similarity_weight=1.0, importance_weight=0.0, freshness_weight=0.0)
-RANKINGS: Final[dict[str, RankOptions]] = {
-    "words and meaning, the service's order": PLAIN,
-    "with importance": replace(WHOLE, freshness_weight=0.0),
-    "with importance and freshness": WHOLE,
-    "with at most 3 of a topic: the default": replace(WHOLE, max_per_topic=3),
+RANKINGS: Final[dict[str, RecallSettings]] = {
+    "words and meaning, the service's order": RecallSettings(rank=PLAIN, neighbours=0.0),
+    "with neighbours": RecallSettings(rank=PLAIN),
+    "with importance": RecallSettings(rank=replace(WHOLE, freshness_weight=0.0)),
+    "with freshness": RecallSettings(rank=WHOLE),
+    "with at most 3 of a topic: the default": RecallSettings(rank=replace(WHOLE, max_per_topic=3)),
 }
 INGESTS: Final[dict[str, IngestSettings]] = {
     "one turn a chunk": IngestSettings(windows=Windowing(turns=1, stride=1), days=False),
@@ -200,14 +201,16 @@ def _measure(
             all_stored += stored.values()
 
             def ask(
-                label: str, memory: AgentMemory, talk: Talk = talk, half: str = half,
+                label: str,
+                memory: AgentMemory, talk: Talk = talk, half: str = half,
                 stored: Mapping[str, Stored] = stored,
             ) -> list[Context]:  # fmt: skip
                 contexts = []
                 for question, evidence in talk.asked:
                     began = time.perf_counter()
                     context = memory.recall(question)
-                    spent.append(time.perf_counter() - began)
+                    if not label:
+                        spent.append(time.perf_counter() - began)
                     assert not context.degraded, context.degraded
                     best = [stored[item.id] for item in context.items[:AT]]
                     score = covered(talk, [one.turns for one in best], evidence)
@@ -216,13 +219,12 @@ def _measure(
                     contexts.append(context)
                 return contexts
 
-            with opened(RecallSettings(rank=PLAIN), words=True) as memory:
+            with opened(RecallSettings(rank=PLAIN, neighbours=0.0), words=True) as memory:
                 ask("words alone", memory)
-            for label, rank in RANKINGS.items():
-                with opened(RecallSettings(rank=rank)) as memory:
+            for label, recall in RANKINGS.items():
+                with opened(recall) as memory:
                     contexts = ask(label, memory)
             returned += [stored[one.id] for c in contexts for one in c.items[:AT]]
-            spent.clear()
             with opened(RecallSettings()) as memory:
                 for context, (_, evidence) in zip(ask("", memory), talk.asked, strict=True):
                     score = _inside(talk, context, stored, evidence)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from google.protobuf.descriptor import FieldDescriptor
@@ -25,6 +25,9 @@ from memsvc.domain.types import (
 )
 from memsvc.v1 import memory_service_pb2 as pb
 from memsvc.v1 import types_pb2
+
+LAST_SEQ: Final = "last_seq"
+"""Attribute with the seq of the last turn of a memory that covers several."""
 
 VectorLike = NDArray[Any] | Sequence[float]
 FilterLike = f.Filter | Mapping[str, object]

@@ -11,13 +11,14 @@ with (
 """
 
 from memsvc.client.ingest.chunking import PieceSize, pieces
-from memsvc.client.ingest.chunks import LAST_SEQ, Chunk, Turn
+from memsvc.client.ingest.chunks import Chunk, Turn
 from memsvc.client.ingest.importance import importance
 from memsvc.client.ingest.ingestor import Ingestor
 from memsvc.client.ingest.outbox import SpillError
 from memsvc.client.ingest.report import IngestReport
 from memsvc.client.ingest.settings import IngestSettings, Windowing
 from memsvc.client.ingest.summaries import is_instruction, summary
+from memsvc.client.messages import LAST_SEQ
 
 __all__ = [
     "LAST_SEQ",

@@ -8,11 +8,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final
 
+from memsvc.client.messages import LAST_SEQ
 from memsvc.domain.limits import MAX_ATTRIBUTES
 from memsvc.domain.types import AttributeValue, Metadata, NewMemory, Vector
 
-LAST_SEQ: Final = "last_seq"
-"""Attribute with the seq of the last turn of a chunk, where it covers several."""
 MAX_TURN_ATTRIBUTES: Final = MAX_ATTRIBUTES - 1
 
 

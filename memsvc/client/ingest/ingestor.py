@@ -17,14 +17,14 @@ from memsvc.client.calls import MemoryCalls
 from memsvc.client.embedders import Embedder, EmbedderUnavailable
 from memsvc.client.errors import ClientError
 from memsvc.client.ingest.chunker import Chunker
-from memsvc.client.ingest.chunks import LAST_SEQ, MAX_TURN_ATTRIBUTES, Chunk, Turn
+from memsvc.client.ingest.chunks import MAX_TURN_ATTRIBUTES, Chunk, Turn
 from memsvc.client.ingest.delivery import Delivered, Delivery
 from memsvc.client.ingest.outbox import Outbox, SpillError, Waiting
 from memsvc.client.ingest.report import IngestReport
 from memsvc.client.ingest.retrying import LONGEST_PAUSE_S, asked_pause_s, backoff_s, for_people
 from memsvc.client.ingest.sending import Fate, Sender
 from memsvc.client.ingest.settings import IngestSettings
-from memsvc.client.messages import NamespaceLike, parse_namespace
+from memsvc.client.messages import LAST_SEQ, NamespaceLike, parse_namespace
 from memsvc.domain.errors import InvalidArgument
 from memsvc.domain.limits import MAX_LABEL_BYTES
 from memsvc.domain.types import Metadata, Namespace, NewMemory, WriteRequest

@@ -18,8 +18,9 @@ from memsvc.client.embedders import (
     embedding_of,
 )
 from memsvc.client.errors import ClientError
-from memsvc.client.ingest.chunks import LAST_SEQ, Chunk
+from memsvc.client.ingest.chunks import Chunk
 from memsvc.client.ingest.settings import IngestSettings
+from memsvc.client.messages import LAST_SEQ
 from memsvc.domain.types import (
     Include,
     LateVector,

@@ -102,7 +102,7 @@ class RecallPipeline:
             items[one.id] = self._item(one)
             return items[one.id].tokens
 
-        kept = rerank(found, options, self._now_ms(), cost)
+        kept = rerank(found, options, self._now_ms(), cost, neighbours=settings.neighbours)
         chosen = [
             # Without a budget nothing was priced on the way.
             replace(items.get(one.id) or self._item(one), score=score)

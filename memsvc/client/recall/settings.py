@@ -20,6 +20,10 @@ class RecallSettings:
     rank: RankOptions = field(default_factory=RankOptions)
     """Weights of similarity, importance and freshness, half-life, how many to keep, how many of a
     topic, and the token budget."""
+    neighbours: float = 0.08
+    """Share of the relevance of a candidate that its neighbour in the conversation gains, 0 to 1.
+    Chosen on half of the conversations of the benchmark, between 0.05 and 0.125, which do as
+    well (docs/benchmarks.md)."""
     item_overhead: int = TOKEN_OVERHEAD
     """Tokens counted for each item beside its summary. An item whose line takes more than that
     counts as what its line takes."""
@@ -46,5 +50,7 @@ class RecallSettings:
                 raise ValueError(f"{name}: expected 0 or more, not {getattr(self, name)}")
         if not 1 <= self.candidates <= 200:
             raise ValueError(f"candidates: expected 1 to 200, not {self.candidates}")
+        if not 0 <= self.neighbours <= 1:
+            raise ValueError(f"neighbours: expected 0 to 1, not {self.neighbours}")
         if self.rank.keep < 1 or self.rank.max_per_topic < 0 or self.rank.token_budget < 0:
             raise ValueError("rank: expected keep of 1 or more, and no negative bounds")

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from memsvc.client.recall.context import ContextItem, Handles, build, item_tokens, line, one_line
-from memsvc.client.recall.rerank import Candidate, rerank, spread
+from memsvc.client.recall.rerank import Candidate, rerank, spread, with_neighbours
 from memsvc.client.recall.settings import RecallSettings
 from memsvc.client.recall.tokens import TokenCounter, conservative_tokens
 from memsvc.domain.types import RankOptions
@@ -120,6 +120,21 @@ def test_relevance_importance_and_freshness_weigh_as_stated() -> None:
     assert scores["c"] == pytest.approx(0.60 * 0.00 + 0.25 * 0.9 + 0.15 * 1.0)
 
 
+def test_a_neighbour_in_the_conversation_gains_and_a_stranger_does_not() -> None:
+    first = Candidate("a", "", 0.5, session="s", seq=0, last_seq=2)
+    beside = Candidate("b", "", 0.3, session="s", seq=3)
+    others = [
+        Candidate("c", "", 0.3, session="s", seq=5),
+        Candidate("d", "", 0.3, session="t", seq=3),
+        Candidate("e", "", 0.3, session="s"),
+        Candidate("f", "", 0.3, seq=1),
+        Candidate("g", "", 0.3, seq=1),
+    ]
+    raised = with_neighbours([first, beside, *others], 0.1)
+    assert raised == pytest.approx([0.53, 0.35, 0.3, 0.3, 0.3, 0.3, 0.3])
+    assert with_neighbours([first, beside], 0.0) == [0.5, 0.3]
+
+
 def test_equal_relevances_leave_the_order_to_importance() -> None:
     assert spread([0.4, 0.4]) == [1.0, 1.0] and spread([]) == []
     few = [Candidate("a", "", 0.4, None, 0.1), Candidate("b", "", 0.4, None, 0.9)]
@@ -167,6 +182,7 @@ def test_tokens_are_counted_on_the_safe_side(text: str, tokens: int) -> None:
         {"candidates": 0},
         {"candidates": 201},
         {"recent_turns": -1},
+        {"neighbours": 1.01},
         {"rank": RankOptions(keep=0)},
         {"rank": RankOptions(token_budget=-1)},
     ],
