@@ -95,6 +95,8 @@ class Pod:
             (files / "auth" / name).write_text(text)
             (files / "auth" / name).chmod(0o440)
         self.process: subprocess.Popen[bytes] | None = None
+        self.told = ""
+        """What the hook before the end said."""
 
     def here(self, text: str) -> str:
         """A text of the manifests with what it names on this machine."""
@@ -172,7 +174,7 @@ class Pod:
         assert self.process is not None
         hook = self.words(self.container["lifecycle"]["preStop"]["exec"]["command"])
         done = subprocess.run(hook, env=self.env(), cwd=self.folder, capture_output=True, text=True)
-        (self.folder / "log").open("a").write(f"preStop: {done.stdout}{done.stderr}\n")
+        self.told = done.stdout + done.stderr
         self.process.send_signal(signal.SIGTERM)
         assert self.process.wait(60) == 0, self.log()
 
