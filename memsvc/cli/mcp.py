@@ -8,10 +8,11 @@ import click
 
 from memsvc.cli import options
 from memsvc.cli.failures import Failure, Misused
-from memsvc.client import Embedder, LocalEmbedder, Timeouts
+from memsvc.client import Embedder, EndpointEmbedder, LocalEmbedder, RecallSettings, Timeouts
 from memsvc.client.calls import MemoryCalls
 from memsvc.client.embedders import EmbedderMissing
 from memsvc.client.routed import RoutedClient
+from memsvc.domain.limits import MAX_DIMENSION
 from memsvc.domain.types import Namespace
 
 DEFAULT_HTTP = "127.0.0.1:8850"
@@ -57,6 +58,40 @@ DEFAULT_HTTP = "127.0.0.1:8850"
     help="Who turns text into vectors. auto: the local embedder, if it is installed and is the "
     "store's model; local: it or an error; none: nobody, words only.",
 )
+@click.option(
+    "--endpoint",
+    envvar="MEMSVC_ENDPOINT",
+    default="",
+    show_envvar=True,
+    metavar="URL",
+    help="OpenAI-compatible endpoint of another model, without the final /embeddings; takes the "
+    "place of --embedder. A key is taken from OPENAI_API_KEY.",
+)
+@click.option(
+    "--model",
+    envvar="MEMSVC_MODEL",
+    default="",
+    show_envvar=True,
+    help="Model of --endpoint, as the endpoint calls it.",
+)
+@click.option(
+    "--dimension",
+    type=click.IntRange(1, MAX_DIMENSION),
+    envvar="MEMSVC_DIMENSION",
+    show_envvar=True,
+    help="Numbers in a vector of --model.",
+)
+@click.option(
+    "--embedding", default="", metavar="NAME", help="Name of --model in the store, if another."
+)
+@click.option(
+    "--min-score",
+    type=click.FloatRange(-1, 1),
+    envvar="MEMSVC_MIN_SCORE",
+    show_envvar=True,
+    help="Least similarity of what is found by meaning; see `memsvc calibrate`. Default: what the "
+    "embedder states.",
+)
 @options.connection
 def mcp(
     target: options.Target,
@@ -66,6 +101,11 @@ def mcp(
     http_cert_file: str,
     http_key_file: str,
     embedder_choice: str,
+    endpoint: str,
+    model: str,
+    dimension: int | None,
+    embedding: str,
+    min_score: float | None,
 ) -> None:
     """Give a model this memory as tools (Model Context Protocol).
 
@@ -98,9 +138,21 @@ def mcp(
             raise Misused(
                 str(error), hint="give a token in MEMSVC_MCP_TOKEN, or listen on 127.0.0.1"
             ) from None
-    embedder, note = _embedder(embedder_choice)
+    note = ""
+    embedder: Embedder | None
+    if endpoint:
+        embedder = _at_endpoint(endpoint, model, dimension, embedding)
+    elif model or dimension or embedding:
+        raise click.UsageError("--model, --dimension and --embedding go with --endpoint")
+    else:
+        embedder, note = _embedder(embedder_choice)
     backend = Backend(
-        _client(target), namespace, embedder, strict=embedder_choice == "local", note=note
+        _client(target),
+        namespace,
+        embedder,
+        strict=bool(endpoint) or embedder_choice == "local",
+        note=note,
+        settings=RecallSettings(min_score=min_score),
     )
     try:
         server = make_server(backend)
@@ -128,6 +180,16 @@ def _client(target: options.Target) -> MemoryCalls:
         timeouts=Timeouts(read=seconds or usual.read, write=seconds or usual.write),
         token_header=target.token_header,
     )
+
+
+def _at_endpoint(url: str, model: str, dimension: int | None, name: str) -> Embedder:
+    if not model or dimension is None:
+        raise click.UsageError("--endpoint needs --model and --dimension")
+    try:
+        # Within the time of a call: recall gives it half of a read, and retries would outlast it.
+        return EndpointEmbedder(model, dimension, base_url=url, name=name, read_s=10.0, retries=1)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
 
 
 def _embedder(choice: str) -> tuple[Embedder | None, str]:

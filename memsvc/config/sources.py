@@ -23,8 +23,12 @@ RESERVED_ENV = frozenset(
         "MEMSVC_ADDRESS",
         "MEMSVC_CONFIG",
         "MEMSVC_DATA",
+        "MEMSVC_DIMENSION",
         "MEMSVC_EMBEDDER",
+        "MEMSVC_ENDPOINT",
         "MEMSVC_MCP_TOKEN",
+        "MEMSVC_MIN_SCORE",
+        "MEMSVC_MODEL",
         "MEMSVC_NAMESPACE",
         "MEMSVC_TOKEN",
     }

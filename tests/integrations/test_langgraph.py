@@ -272,6 +272,62 @@ def test_the_index_argument_says_what_queries_find(make_store: MakeStore) -> Non
         words.search(("words",), query="cellar", limit=1, offset=200)
 
 
+def test_each_field_and_each_element_has_a_vector_and_the_best_counts(
+    node: Node, make_store: MakeStore, request: pytest.FixtureRequest
+) -> None:
+    store = make_store({**LETTERS, "fields": ["key0", "key1", "key3"]})
+    doc2 = {"key0": "uuu", "key1": "vvv", "key2": "www", "key3": "xxx"}
+    store.put(("test",), "doc1", {"key1": "xxx", "key2": "yyy", "key3": "zzz"})
+    store.put(("test",), "doc2", doc2)
+    both = store.search(("test",), query="xxx")
+    assert {item.key for item in both} == {"doc1", "doc2"}
+    assert both[0].score == pytest.approx(both[1].score, abs=1e-5)
+    best = both[0].score
+    for query, key in (("uuu", "doc2"), ("zzz", "doc1")):
+        first, second = store.search(("test",), query=query)
+        assert first.key == key and first.score == pytest.approx(best, abs=1e-5)
+        assert (second.score or 0) < (first.score or 0)
+        assert [item.key for item in store.search(("test",), query=query, limit=1)] == [key]
+    assert all((item.score or 0) < 0.9 for item in store.search(("test",), query="www"))
+    assert {item.key for item in store.search((), query="vvv", filter={"key2": "www"})} == {"doc2"}
+    assert len(store.search(("test",))) == 2 and store.list_namespaces() == [("test",)]
+
+    # Fewer texts, more, and none: nothing of the old ones is found.
+    def stored() -> int:
+        with MemoryClient(f"127.0.0.1:{node.port}", timeouts=PATIENT) as client:
+            return len(list(client.browse(f"graphs/{request.node.name}")))
+
+    assert stored() == 2 + 2 + 3
+    store.put(("test",), "doc2", {"key0": "uuu", "key1": "aaa"})
+    assert stored() == 2 + 2 + 2
+    scores = {item.key: item.score or 0 for item in store.search(("test",), query="vvv")}
+    assert scores["doc2"] < 0.9
+    many = {"of": [{"t": letter * 3} for letter in "abcdefgh"]}
+    store.put(("test",), "doc2", many, index=["of[*].t"])
+    assert stored() == 2 + 2 + 8
+    found = store.search(("test",), query="hhh", limit=1)[0]
+    assert found.value == many and found.score == pytest.approx(best, abs=1e-5)
+    store.put(("test",), "doc2", {"key0": "uuu"})
+    assert stored() == 2 + 2
+    store.put(("test",), "doc2", many, index=["of[*].t"], ttl=60)
+    assert 0 not in expires_at(store, node, f"graphs/{request.node.name}")[:9]
+    before = expires_at(store, node, f"graphs/{request.node.name}")
+    time.sleep(0.005)  # the service counts in ms
+    store.get(("test",), "doc2")
+    after = expires_at(store, node, f"graphs/{request.node.name}")
+    assert sum(new > old for old, new in zip(before, after, strict=True)) == 9
+    store.put(("test",), "doc2", many, index=False)
+    assert stored() == 2 + 2
+    assert [item.key for item in store.search(("test",), query="hhh")] == ["doc1"]
+    store.put(("test",), "doc2", many, index=["of[*].t"])
+    store.delete(("test",), "doc2")
+    store.delete(("test",), "doc1")
+    assert stored() == 0
+    store.put(("test",), "most", {"t": ["x"] * 64}, index=["t[*]"])
+    with pytest.raises(ValueError, match="at most 64"):
+        store.put(("test",), "most", {"t": ["x"] * 65}, index=["t[*]"])
+
+
 def test_more_than_one_search_of_the_service_returns_is_found_all_the_same(
     make_store: MakeStore,
 ) -> None:
@@ -414,7 +470,7 @@ def test_coroutines_are_answered_together_also_with_an_asynchronous_embedder(
 
 
 def test_the_same_key_put_by_many_at_once_is_one_item(make_store: MakeStore) -> None:
-    stores = [make_store({**LETTERS, "fields": ["text"]}) for _ in range(4)]
+    stores = [make_store({**LETTERS, "fields": ["text[*]"]}) for _ in range(4)]
     together = threading.Barrier(len(stores))
     failures: list[BaseException] = []
 
@@ -422,7 +478,8 @@ def test_the_same_key_put_by_many_at_once_is_one_item(make_store: MakeStore) -> 
         try:
             for round_ in range(5):
                 together.wait(60)
-                stores[number].put(("race",), f"r{round_}", {"by": number, f"only{number}": 1})
+                value = {"by": number, f"only{number}": 1, "text": ["x" * number, "y"]}
+                stores[number].put(("race",), f"r{round_}", value)
         except BaseException as error:
             failures.append(error)
             together.abort()
@@ -437,7 +494,7 @@ def test_the_same_key_put_by_many_at_once_is_one_item(make_store: MakeStore) -> 
     assert sorted(item.key for item in found) == [f"r{n}" for n in range(5)]
     for item in found:
         by = item.value["by"]
-        same = {"by": by, f"only{by}": 1}
+        same = {"by": by, f"only{by}": 1, "text": ["x" * by, "y"]}
         assert item.value == same
         for other in range(len(stores)):
             hits = stores[0].search(("race",), filter={f"only{other}": 1}, limit=100)

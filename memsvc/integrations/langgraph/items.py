@@ -1,14 +1,15 @@
 """Items of LangGraph as memories, and back.
 
 The content of a memory is JSON with namespace, key and value. Attributes hold what is filtered by:
-who it is, the namespace and all those above it, and the texts and numbers of the value.
+who it is, the namespace and all those above it, and the texts and numbers of the value. A memory
+has one vector, so an item with several searched texts has a further memory for each, its parts.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -23,7 +24,7 @@ from memsvc.domain.limits import (
     MAX_SUMMARY_BYTES,
     MAX_TTL_MS,
 )
-from memsvc.domain.types import AttributeValue, Metadata, Vector
+from memsvc.domain.types import AttributeValue, Metadata, NewMemory, Vector
 from memsvc.integrations.langgraph.matching import PREFIX, fits, scalars
 from memsvc.v1 import memory_service_pb2 as pb
 
@@ -39,7 +40,13 @@ FOUND: Final = "lg_found"
 """Whether queries may find it (``index`` is not False)."""
 REST: Final = "lg_rest"
 """Set where the value has more to filter by than attributes hold."""
-_OWN: Final = (ITEM, PATH, PUT_US, TTL_MS, FOUND, REST)
+PARTS: Final = "lg_parts"
+"""How many parts it has, if any."""
+PART: Final = "lg_part"
+"""In a part, instead of lg_item: the digest of its item."""
+MAX_TEXTS: Final = 64
+"""Texts of one item that are searched by meaning."""
+_OWN: Final = (ITEM, PATH, PUT_US, TTL_MS, FOUND, REST, PARTS)
 MAX_VALUES: Final = MAX_ATTRIBUTES - len(_OWN)
 """Texts and numbers of a value that the service filters by."""
 SOURCE: Final = "langgraph"
@@ -73,15 +80,16 @@ def lifetime_ms(minutes: float | None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """An item to be stored, checked. ``text`` is what is embedded and searched by words."""
+    """An item to be stored, checked. ``texts`` are what is searched: one vector for each, where
+    there are vectors."""
 
     identity: Identity
     content: str
     attributes: Mapping[str, AttributeValue]
     ttl_ms: int
     put_us: int
-    text: str
-    vector: Vector | None = None
+    texts: tuple[str, ...]
+    vectors: tuple[Vector, ...] = ()
 
     @property
     def digest(self) -> str:
@@ -90,17 +98,46 @@ class Put:
 
     @property
     def summary(self) -> str:
-        """The text as far as it fits."""
-        return self.text.encode()[:MAX_SUMMARY_BYTES].decode(errors="ignore")
+        """Its texts as far as they fit."""
+        return _short("\n".join(self.texts))
 
     @property
     def metadata(self) -> Metadata:
         """Of its memory."""
         return Metadata(ts=self.put_us // 1_000, source=SOURCE, attributes=self.attributes)
 
+    @property
+    def vector(self) -> Vector | None:
+        """Of its memory: the one there is, if there is one."""
+        return self.vectors[0] if len(self.vectors) == 1 else None
+
+    @property
+    def parts(self) -> list[NewMemory]:
+        """Memories beside its own: one for each text, where there are several."""
+        if len(self.vectors) < 2:
+            return []
+        kept = {name: one for name, one in self.attributes.items() if name not in _OWN}
+        shared = {name: self.attributes[name] for name in (PATH, REST) if name in self.attributes}
+        attributes = {PART: self.digest, **shared, **kept}
+        metadata = Metadata(ts=self.put_us // 1_000, source=SOURCE, attributes=attributes)
+        return [
+            NewMemory(_short(text), "", "", vector, metadata, ttl_ms=self.ttl_ms)
+            for text, vector in zip(self.texts, self.vectors, strict=True)
+        ]
+
+
+def _short(text: str) -> str:
+    return text.encode()[:MAX_SUMMARY_BYTES].decode(errors="ignore")
+
 
 def checked(
-    identity: Identity, value: Mapping[str, Any], text: str, ttl_ms: int, put_us: int
+    identity: Identity,
+    value: Mapping[str, Any],
+    texts: Sequence[str],
+    ttl_ms: int,
+    put_us: int,
+    *,
+    by_meaning: bool,
 ) -> Put:
     """ValueError names what does not fit, TypeError what is no JSON."""
     namespace, key = identity
@@ -111,6 +148,11 @@ def checked(
         raise ValueError(
             f"item {key!r}: {size:,} bytes as JSON, at most {MAX_CONTENT_BYTES:,}; divide it, or "
             "keep large documents elsewhere and their place here"
+        )
+    if by_meaning and len(texts) > MAX_TEXTS:
+        raise ValueError(
+            f"item {key!r}: its index has {len(texts)} texts, at most {MAX_TEXTS}; name fewer "
+            "fields, or put its elements as items of their own"
         )
     paths = [path_of(namespace[: depth + 1]) for depth in range(len(namespace))]
     if len(paths) > MAX_ATTRIBUTE_LIST:
@@ -124,8 +166,10 @@ def checked(
         ITEM: digest(identity),
         PATH: tuple(paths),
         PUT_US: put_us,
-        FOUND: bool(text),
+        FOUND: bool(texts),
     }
+    if by_meaning and len(texts) > 1:
+        attributes[PARTS] = len(texts)
     if ttl_ms:
         attributes[TTL_MS] = ttl_ms
     names: dict[str, AttributeValue] = {}
@@ -138,16 +182,19 @@ def checked(
             rest = True
     if rest:
         attributes[REST] = True
-    return Put(identity, content, {**attributes, **names}, ttl_ms, put_us, text)
+    return Put(identity, content, {**attributes, **names}, ttl_ms, put_us, tuple(texts))
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """An item as the service holds it. ``content`` only where it was asked for."""
+    """An item, or a part of one, as the service holds it. ``content`` only where it was asked
+    for, ``digest`` that of the item."""
 
     id: str
     version: int
     digest: str
+    is_part: bool
+    parts: int
     namespace: tuple[str, ...]
     put_us: int
     ttl_ms: int
@@ -160,15 +207,20 @@ class Stored:
     def of(cls, hit: pb.Hit, score: float | None = None) -> Stored:
         """From an answer."""
         attributes = hit.metadata.attributes
-        paths = attributes[PATH].list_value.values
+        is_part = PART in attributes
+        paths = attributes[PATH].list_value.values if PATH in attributes else ()
         return cls(
             hit.id,
             hit.version,
-            attributes[ITEM].string_value,
+            attributes[PART if is_part else ITEM].string_value,
+            is_part,
+            attributes[PARTS].int_value if PARTS in attributes else 0,
             tuple(max(paths, key=len).split(".")) if paths else (),
-            attributes[PUT_US].int_value,
+            attributes[PUT_US].int_value if PUT_US in attributes else 0,
             attributes[TTL_MS].int_value if TTL_MS in attributes else 0,
-            frozenset(name for name in attributes if name.startswith(PREFIX) or name in _OWN),
+            frozenset(
+                name for name in attributes if name.startswith(PREFIX) or name in (*_OWN, PART)
+            ),
             hit.created_at,
             hit.content,
             score,

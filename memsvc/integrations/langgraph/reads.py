@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -13,7 +13,7 @@ from memsvc.client import ClientError, Include, Mode, Namespace, vector_array
 from memsvc.client.calls import MemoryCalls
 from memsvc.domain.limits import MAX_FILTER_VALUES, MAX_TEXT_BYTES
 from memsvc.domain.types import Vector
-from memsvc.integrations.langgraph.items import FOUND, ITEM, PATH, REST, Stored, path_of
+from memsvc.integrations.langgraph.items import FOUND, ITEM, PART, PATH, REST, Stored, path_of
 from memsvc.integrations.langgraph.matching import matches, namespace_matches, pushed
 from memsvc.v1 import memory_service_pb2 as pb
 from memsvc.v1 import types_pb2
@@ -61,13 +61,22 @@ class Reader:
             same.sort(key=lambda one: one.put_us, reverse=True)
         return found
 
+    def parts(self, digests: Sequence[str]) -> dict[str, list[Stored]]:
+        """The parts of items."""
+        found: dict[str, list[Stored]] = {}
+        for start in range(0, len(digests), MAX_FILTER_VALUES):
+            part = list(digests[start : start + MAX_FILTER_VALUES])
+            for hit in self._browse([{f"attributes.{PART}": {"in": part}}], content=False):
+                stored = Stored.of(hit)
+                found.setdefault(stored.digest, []).append(stored)
+        return found
+
     def namespaces(self, op: ListNamespacesOp) -> list[tuple[str, ...]]:
         """Reads every item that may be below the prefixes asked for."""
         conditions = op.match_conditions or ()
         filters = [_below(_fixed(one)) for one in conditions if one.match_type == "prefix"]
-        names = {
-            Stored.of(hit).namespace for hit in self._browse(filters or [_below(())], content=False)
-        }
+        filters.append(_ITEMS)
+        names = {Stored.of(hit).namespace for hit in self._browse(filters, content=False)}
         names = {name for name in names if all(namespace_matches(one, name) for one in conditions)}
         if op.max_depth is not None:
             names = {name[: op.max_depth] for name in names}
@@ -92,7 +101,7 @@ class Reader:
 
     def _newest(self, op: SearchOp, filters: list[dict[str, Any]], need: int) -> list[Stored]:
         found: list[Stored] = []
-        for hit in self._browse(filters, content=True):
+        for hit in self._browse([*filters, _ITEMS], content=True):
             stored = Stored.of(hit)
             if matches(stored.value(), op.filter):
                 found.append(stored)
@@ -120,8 +129,10 @@ class Reader:
     def _by_meaning(
         self, op: SearchOp, filters: list[dict[str, Any]], need: int, vector: Vector
     ) -> list[Stored]:
-        top_k = MOST if op.filter else need
-        if need <= MOST:
+        # More than are needed where some may turn out not to match, or to be parts of one item.
+        for top_k in (need, MOST) if not op.filter and need < MOST else (MOST,):
+            if need > MOST:
+                break
             answer = self._query(
                 vector=vector,
                 mode=Mode.VECTOR,
@@ -131,12 +142,25 @@ class Reader:
                 filters={"and": filters},
                 include=Include(content=True),
             )
-            found = [Stored.of(hit, hit.similarity) for hit in answer.items]
-            found = [one for one in found if matches(one.value(), op.filter)]
-            all_seen = len(answer.items) < top_k and not answer.degraded.level
-            if len(found) >= need or all_seen:
+            hits = [Stored.of(hit, hit.similarity) for hit in answer.items]
+            found = list(self._items(hits, op))
+            if len(found) >= need or (len(hits) < top_k and not answer.degraded.level):
                 return found
         return self._scan(op, filters, need, vector)
+
+    def _items(self, hits: Iterable[Stored], op: SearchOp) -> Iterator[Stored]:
+        """The items of hits that match, each once, with the score of its best part."""
+        best: dict[str, Stored] = {}
+        for hit in hits:
+            best.setdefault(hit.digest, hit)
+        lacking = [digest for digest, hit in best.items() if not hit.content or hit.is_part]
+        whole = self.by_digests(lacking, content=True) if lacking else {}
+        for digest, hit in best.items():
+            if digest in whole:
+                hit = replace(whole[digest][0], score=hit.score)
+            # A part without its item: it was deleted meanwhile.
+            if not hit.is_part and hit.content and matches(hit.value(), op.filter):
+                yield hit
 
     def _scan(
         self, op: SearchOp, filters: list[dict[str, Any]], need: int, vector: Vector
@@ -144,17 +168,19 @@ class Reader:
         """Compares all, where what is wanted is more than a search returns, or more than the
         service can filter by."""
         query = vector / (np.linalg.norm(vector) or 1.0)
-
-        def scored() -> Iterator[Stored]:
-            for hit in self._browse(filters, content=True, vectors=True):
-                if not hit.HasField("vector"):
-                    continue
+        scored: list[Stored] = []
+        for hit in self._browse(filters, content=False, vectors=True):
+            if hit.HasField("vector"):
                 row = vector_array(hit.vector)
-                stored = Stored.of(hit, float(row @ query / (np.linalg.norm(row) or 1.0)))
-                if matches(stored.value(), op.filter):
-                    yield stored
-
-        return heapq.nlargest(need, scored(), key=_score)
+                scored.append(Stored.of(hit, float(row @ query / (np.linalg.norm(row) or 1.0))))
+        scored.sort(key=lambda one: one.score or 0.0, reverse=True)
+        scored = list({one.digest: one for one in reversed(scored)}.values())[::-1]
+        found: list[Stored] = []
+        for start in range(0, len(scored), PAGE):
+            found += self._items(scored[start : start + PAGE], op)
+            if len(found) >= need:
+                break
+        return found
 
     # -- calls -------------------------------------------------------------------------
 
@@ -166,7 +192,7 @@ class Reader:
             answer = self._query(
                 filters={"and": filters},
                 mode=Mode.BROWSE,
-                top_k=PAGE if content else MOST,
+                top_k=PAGE if content or vectors else MOST,
                 include=Include(content=content, vector=vectors),
                 embedding=self.embedding if vectors else "",
                 page_token=page_token,
@@ -190,20 +216,19 @@ class Reader:
         return answer
 
 
-def _score(stored: Stored) -> float:
-    return stored.score or 0.0
-
-
 def _is_whole(degraded: types_pb2.Degraded, *, words: bool) -> bool:
     if degraded.reason == "SEGMENT_DAMAGED":
         return not words  # vectors and records are read all the same
     return degraded.level == 0 or degraded.reason in _WHOLE
 
 
+_ITEMS: Final[dict[str, Any]] = {f"attributes.{ITEM}": {"exists": True}}
+_PARTS: Final[dict[str, Any]] = {f"attributes.{PART}": {"exists": True}}
+
+
 def _below(namespace: tuple[str, ...]) -> dict[str, Any]:
-    if not namespace:
-        return {f"attributes.{ITEM}": {"exists": True}}
-    return {f"attributes.{PATH}": path_of(namespace)}
+    """Items and their parts."""
+    return {f"attributes.{PATH}": path_of(namespace)} if namespace else {"or": [_ITEMS, _PARTS]}
 
 
 def _fixed(condition: MatchCondition) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -100,7 +101,7 @@ class MemsvcStore(BaseStore):
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         """Gets, searches and listings see what was there before the puts of the batch; of puts
-        of one key the last one counts. A hundred puts are written together, all or none."""
+        of one key the last one counts. A hundred memories are written together, all or none."""
         plan = self._plan(ops)
         self._give(plan, self._texts.embed_texts(self._to_embed(plan)))
         plan.vectors = dict(
@@ -144,9 +145,14 @@ class MemsvcStore(BaseStore):
         if op.value is None:
             plan.puts[identity] = None
             return
-        text = self._texts.text(op.value, op.index)
-        ttl = lifetime_ms(op.ttl)
-        plan.puts[identity] = checked(identity, op.value, text, ttl, self._tick())
+        plan.puts[identity] = checked(
+            identity,
+            op.value,
+            self._texts.of(op.value, op.index),
+            lifetime_ms(op.ttl),
+            self._tick(),
+            by_meaning=self._texts.by_meaning,
+        )
 
     def _tick(self) -> int:
         """Now, and later than anything this store put before."""
@@ -156,14 +162,16 @@ class MemsvcStore(BaseStore):
 
     @staticmethod
     def _to_embed(plan: _Plan) -> list[str]:
-        return [put.text for put in plan.puts.values() if put is not None and put.text]
+        return [text for put in plan.puts.values() if put is not None for text in put.texts]
 
     @staticmethod
     def _give(plan: _Plan, vectors: list[Vector]) -> None:
         rows = iter(vectors)
         for identity, put in plan.puts.items():
-            if put is not None and put.text:
-                plan.puts[identity] = replace(put, vector=next(rows, None))
+            if put is not None and vectors:
+                plan.puts[identity] = replace(
+                    put, vectors=tuple(itertools.islice(rows, len(put.texts)))
+                )
 
     # -- asking --------------------------------------------------------------------------
 

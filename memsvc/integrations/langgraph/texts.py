@@ -51,12 +51,13 @@ class Texts:
         """Whether queries search vectors; otherwise words."""
         return self._embeddings is not None
 
-    def text(self, value: Mapping[str, Any], index: Literal[False] | list[str] | None) -> str:
-        """The text of a value: that of all its fields, a line each; "" = it is not searched."""
+    def of(self, value: Mapping[str, Any], index: Literal[False] | list[str] | None) -> list[str]:
+        """The texts of a value, at each of its paths and of each element; [] = it is not
+        searched."""
         if index is False:
-            return ""
+            return []
         paths = self._paths if index is None else [_path(field) for field in index]
-        return "\n".join(text for path in paths for text in get_text_at_path(value, path) if text)
+        return [text for path in paths for text in get_text_at_path(value, path) if text]
 
     def embed_texts(self, texts: Sequence[str]) -> list[Vector]:
         """Of items."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from memsvc.client import ClientError, ForgetMode, Namespace, NewMemory, Update
 from memsvc.client.calls import MemoryCalls
-from memsvc.domain.types import WriteItem
+from memsvc.domain.types import AttributeValue, WriteItem
 from memsvc.integrations.langgraph.items import Put, Stored
 from memsvc.integrations.langgraph.reads import Reader
 from memsvc.v1 import memory_service_pb2 as pb
@@ -37,17 +37,36 @@ class Writer:
 
     def put(self, puts: Sequence[Put]) -> None:
         """Stores items, or replaces those there are."""
-        for start in range(0, len(puts), TOGETHER):
-            self._put(puts[start : start + TOGETHER])
+        group: list[Put] = []
+        size = 0
+        for put in puts:
+            added = 1 + len(put.parts)
+            if group and size + added > TOGETHER:
+                self._put(group)
+                group, size = [], 0
+            group.append(put)
+            size += added
+        if group:
+            self._put(group)
 
     def delete(self, digests: Sequence[str]) -> None:
         """Erases items; those that are not there are passed over."""
         found = self._reader.by_digests(digests, content=False)
         self._erase(one.id for same in found.values() for one in same)
+        # Afterwards, so that a part that is made meanwhile has no item to belong to.
+        parts = self._reader.parts(digests)
+        self._erase(one.id for several in parts.values() for one in several)
 
     def refresh(self, items: Iterable[Stored]) -> None:
         """Gives items with a TTL their lifetime anew."""
-        updates = [Update(one.id, ttl_ms=one.ttl_ms) for one in items if one.ttl_ms]
+        ending = {one.digest: one for one in items if one.ttl_ms}
+        parted = [digest for digest, one in ending.items() if one.parts]
+        parts = self._reader.parts(parted) if parted else {}
+        updates = [
+            Update(one.id, ttl_ms=item.ttl_ms)
+            for digest, item in ending.items()
+            for one in (item, *parts.get(digest, ()))
+        ]
         for start in range(0, len(updates), TOGETHER):
             part = updates[start : start + TOGETHER]
             try:
@@ -69,27 +88,40 @@ class Writer:
         waiting = list(puts)
         taken = dict.fromkeys((put.digest for put in puts), 0)
         for _ in range(ATTEMPTS):
-            found = self._reader.by_digests([put.digest for put in waiting], content=False)
-            items = [
-                _update(found[put.digest][0], put)
-                if put.digest in found
-                else _memory(put, self._now_us(), taken[put.digest])
-                for put in waiting
-            ]
+            digests = [put.digest for put in waiting]
+            found = self._reader.by_digests(digests, content=False)
+            parts = self._reader.parts(digests)
+            items: list[WriteItem] = []
+            places: list[int] = []
+            surplus: list[str] = []
+            for put in waiting:
+                places.append(len(items))
+                if put.digest not in found:
+                    items.append(_memory(put, self._now_us(), taken[put.digest]))
+                    continue
+                items.append(_update(found[put.digest][0], put))
+                known = parts.get(put.digest, [])
+                items += _part_items(known, put.parts)
+                surplus += [one.id for one in known[len(put.parts) :]]
             try:
                 answer = self._write(items)
             except ClientError as error:
                 if error.code not in _CHANGED:
                     raise
                 continue
-            self._erase(one.id for same in found.values() for one in same[1:])
+            self._erase([*surplus, *(one.id for same in found.values() for one in same[1:])])
             left = []
-            for put, result in zip(waiting, answer.results, strict=True):
+            for put, place in zip(waiting, places, strict=True):
+                result = answer.results[place]
                 if result.outcome == pb.OUTCOME_EXISTS:
                     # Another made it meanwhile, and it is to be updated; or it was deleted and
                     # the key is taken for ever.
-                    left.append(put)
                     taken[put.digest] += result.status != types_pb2.STATUS_ACTIVE
+                    left.append(put)
+                elif result.outcome == pb.OUTCOME_CREATED and put.parts:
+                    # Parts are only written together with a version of their item, so that they
+                    # are never those of another's.
+                    left.append(put)
             waiting = left
             if not waiting:
                 return
@@ -127,8 +159,33 @@ def _update(stored: Stored, put: Put) -> Update:
         vector=put.vector,
         clear_vector=put.vector is None,
         metadata=put.metadata,
-        clear_fields=tuple(
-            f"attributes.{name}" for name in sorted(stored.names - set(put.attributes))
-        ),
+        clear_fields=_cleared(stored, put.attributes),
         ttl_ms=put.ttl_ms,
     )
+
+
+def _part_items(known: Sequence[Stored], wanted: Sequence[NewMemory]) -> list[WriteItem]:
+    """Turns the parts there are into those that are wanted; what is too much is no longer found,
+    and can be erased."""
+    items: list[WriteItem] = [
+        Update(
+            one.id,
+            if_version=one.version,
+            content=new.content,
+            summary="",
+            vector=new.vector,
+            metadata=new.metadata,
+            clear_fields=_cleared(one, new.metadata.attributes),
+            ttl_ms=new.ttl_ms,
+        )
+        for one, new in zip(known, wanted, strict=False)
+    ]
+    items += wanted[len(known) :]
+    items += [
+        Update(one.id, if_version=one.version, clear_vector=True) for one in known[len(wanted) :]
+    ]
+    return items
+
+
+def _cleared(stored: Stored, attributes: Mapping[str, AttributeValue]) -> tuple[str, ...]:
+    return tuple(f"attributes.{name}" for name in sorted(stored.names - set(attributes)))

@@ -13,6 +13,7 @@ from mcp_types import CallToolResult, TextContent
 from pydantic import BaseModel, Field
 
 from memsvc.client import ClientError, Context, EmbedderError, ForgetMode, Mode, Status
+from memsvc.client.days import split_day
 from memsvc.client.recall.context import ContextItem, one_line
 from memsvc.client.recall.pipeline import EMBEDDER_FAILED, EMBEDDER_SLOW
 from memsvc.domain.limits import MAX_ID_BYTES
@@ -236,7 +237,7 @@ def _ms(day: date) -> int:
 def _memory(item: ContextItem) -> Memory:
     return Memory(
         id=item.id,
-        summary=one_line(item.summary),
+        summary=one_line(split_day(item.summary)[1]),
         said_at=_time(item.ts),
         topic=item.topic,
         session=item.session,
@@ -251,14 +252,19 @@ def _time(ms: int) -> str | None:
 
 
 def _as_text(context: Context) -> str:
-    lines = [f"- {one_line(item.summary)} (id: {item.id}{_day(item.ts)})" for item in context.items]
+    lines = [_line(item) for item in context.items]
     if context.degraded:
         lines.append(f"(some memories may be missing: {context.degraded})")
     return "\n".join(lines) or "Nothing is remembered about this."
 
 
-def _day(ms: int) -> str:
-    return f", {datetime.fromtimestamp(ms / 1_000, UTC):%Y-%m-%d}" if ms else ""
+def _line(item: ContextItem) -> str:
+    """As in a context, with the id instead of a handle: handles would change their meaning with a
+    restart, and a model may forget by them."""
+    day, said = split_day(item.summary)
+    if not day and item.ts:
+        day = f"{datetime.fromtimestamp(item.ts / 1_000, UTC):%Y-%m-%d}"
+    return f"- {one_line(said)} (id: {item.id}{f', {day}' if day else ''})"
 
 
 def _result(model: BaseModel, text: str) -> CallToolResult:
