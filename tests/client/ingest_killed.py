@@ -11,6 +11,7 @@ import sys
 from memsvc.client import HashingEmbedder, MemoryClient
 from memsvc.client.ingest import Ingestor
 from tests.client.conversations import conversation
+from tests.client.ingesting import settled
 
 
 def main() -> None:
@@ -24,6 +25,7 @@ def main() -> None:
             print(number + 1, flush=True)  # noqa: T201
             if flushes == "1" and number % 7 == 3:
                 ingest.flush()
+        settled(ingest)
     print("done", flush=True)  # noqa: T201
 
 

@@ -9,12 +9,10 @@ from memsvc.client import (
     Include,
     MemoryClient,
 )
-from memsvc.client.ingest import (
-    Ingestor,
-    Turn,
-)
+from memsvc.client.ingest import Ingestor, IngestReport, Turn
 from memsvc.v1 import memory_service_pb2 as pb
 from tests.scenarios.harness import Node
+from tests.waiting import until
 
 EMBEDDER = HashingEmbedder(64)
 MODEL = {"index__dimension": 64, "index__embedding": EMBEDDER.name}
@@ -39,8 +37,15 @@ def stored(node: Node, space: str) -> set[str]:
     return set(found)
 
 
+def settled(ingest: Ingestor) -> IngestReport:
+    """Once nothing waits any more, however slow the machine is."""
+    until(lambda: not ingest.flush().pending, 120, lambda: str(ingest.report()))
+    return ingest.report()
+
+
 def ingested_calmly(node: Node, space: str, turns: Sequence[Turn]) -> set[str]:
     """What is stored of turns by an ingestion that nothing happens to."""
     with client_of(node) as client, Ingestor(client, space, EMBEDDER, spill=None) as ingest:
         ingest.add(*turns)
+        settled(ingest)
     return stored(node, space)

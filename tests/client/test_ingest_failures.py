@@ -15,7 +15,6 @@ from memsvc.client import (
     MemoryClient,
     Metadata,
     RoutedClient,
-    Touch,
     Update,
 )
 from memsvc.client.ingest import (
@@ -24,7 +23,6 @@ from memsvc.client.ingest import (
     Turn,
     Windowing,
 )
-from memsvc.domain.types import WriteItem
 from memsvc.v1 import memory_service_pb2 as pb
 from tests.client.conversations import conversation
 from tests.client.ingesting import (
@@ -34,6 +32,7 @@ from tests.client.ingesting import (
     ingested_calmly,
     memories,
     missing,
+    settled,
     stored,
 )
 from tests.client.killing import ingesting, taken_until_killed
@@ -62,7 +61,7 @@ def test_killed_and_not_run_again_what_was_taken_is_written_at_the_next_start(
     spill = tmp_path / "spill"
     taken = taken_until_killed(ingesting(node, space, spill, 150, False), 60)
     with client_of(node) as client, Ingestor(client, space, EMBEDDER, spill=spill) as ingest:
-        report = ingest.flush()
+        report = settled(ingest)
     assert not report.pending
     assert not missing(conversation("s1", 150)[:taken], memories(node, space))
 
@@ -77,7 +76,7 @@ def test_while_the_service_is_away_turns_wait_in_the_file(
     with client_of(node) as client:
         ingest = Ingestor(client, space, EMBEDDER, spill=spill, settings=quick)
         ingest.add(*turns[:20])
-        assert not ingest.flush().pending
+        settled(ingest)
         node.kill()
         ingest.add(*turns[20:40])
         report = ingest.close()
@@ -87,7 +86,7 @@ def test_while_the_service_is_away_turns_wait_in_the_file(
         assert ingest.report().replayed == report.pending
         ingest.add(*turns[40:])
         node.start()
-        until(lambda: not ingest.flush().pending)
+        settled(ingest)
         ingest.close()
     assert not missing(turns, memories(node, space))
     assert stored(node, space) == ingested_calmly(node, f"{space}-calm", turns)
@@ -105,7 +104,7 @@ def test_an_overloaded_service_gets_the_important_ones(make_node: MakeNode, spac
     with client_of(node) as client:
         ingest = Ingestor(client, space, EMBEDDER, spill=None, settings=settings)
         ingest.add(*turns)
-        until(lambda: not ingest.flush().pending)
+        settled(ingest)
         report = ingest.close()
     assert report.sampled_out and report.sampled_out + report.written + report.existing == 80
     until(
@@ -125,16 +124,47 @@ def found(node: Node, space: str) -> list[pb.Hit]:
 class Meddled(MemoryClient):
     """A client at whose side something else happens, once, just before a write."""
 
-    def __init__(self, node: Node, before: Callable[[MemoryClient, Sequence[WriteItem]], bool]):
+    def __init__(self, node: Node, before: Callable[[MemoryClient, Sequence[pb.WriteItem]], bool]):
         super().__init__(f"{node.host}:{node.port}")
-        self._before: Callable[[MemoryClient, Sequence[WriteItem]], bool] | None = before
+        self.before: Callable[[MemoryClient, Sequence[pb.WriteItem]], bool] | None = before
+        """None once it has happened."""
 
     def write(self, namespace: Any, items: Any, **more: Any) -> pb.WriteResponse:
         items = list(items)
-        before, self._before = self._before, None
+        before, self.before = self.before, None
         if before is not None and not before(self, items):
-            self._before = before  # another time
+            self.before = before  # another time
         return super().write(namespace, items, **more)
+
+
+class Deaf(MemoryClient):
+    """Does not hear the answers to some writes."""
+
+    unheard = 0
+
+    def write(self, *given: Any, **more: Any) -> pb.WriteResponse:
+        answer = super().write(*given, **more)
+        if self.unheard:
+            self.unheard -= 1
+            raise ClientError("DEADLINE_EXCEEDED", "no answer in time")
+        return answer
+
+
+def test_a_write_whose_answer_is_lost_is_repeated_and_counted_as_what_it_was(
+    node: Node, space: str
+) -> None:
+    turns = conversation("s1", 3)
+    quick = IngestSettings(backoff_s=0.0)
+    with (
+        Deaf(f"{node.host}:{node.port}") as client,
+        Ingestor(client, space, EMBEDDER, spill=None, settings=quick) as ingest,
+    ):
+        for turn in turns:
+            client.unheard = 1
+            ingest.add(turn)
+            report = settled(ingest)
+        assert (report.written, report.grown, report.existing) == (1, 2, 0)
+    assert not missing(turns, memories(node, space))
 
 
 def test_what_was_to_be_touched_and_is_forgotten_meanwhile_is_written(
@@ -143,10 +173,10 @@ def test_what_was_to_be_touched_and_is_forgotten_meanwhile_is_written(
     said = Turn("The boiler was serviced in May.", session="s1", seq=0)
     alone = IngestSettings(windows=Windowing(turns=1, stride=1))
 
-    def forget(client: MemoryClient, items: Sequence[WriteItem]) -> bool:
-        if not isinstance(items[0], Touch):
+    def forget(client: MemoryClient, items: Sequence[pb.WriteItem]) -> bool:
+        if not items[0].HasField("touch"):
             return False
-        client.forget(space, ids=[items[0].id], mode=ForgetMode.HARD)
+        client.forget(space, ids=[items[0].touch.id], mode=ForgetMode.HARD)
         return True
 
     with (
@@ -156,8 +186,8 @@ def test_what_was_to_be_touched_and_is_forgotten_meanwhile_is_written(
         ingest.add(said)
         ingest.flush()
         ingest.add(replace(said, session="s2"))
-        report = ingest.flush()
-    assert (report.written, report.touched, report.pending) == (2, 0, 0)
+        report = settled(ingest)
+    assert client.before is None and (report.written, report.touched, report.pending) == (2, 0, 0)
     assert [hit.session for hit in memories(node, space)] == ["s2"]
 
 
@@ -166,10 +196,10 @@ def test_a_window_that_somebody_else_changed_meanwhile_is_looked_at_again(
 ) -> None:
     turns = conversation("s1", 3)
 
-    def touch(client: MemoryClient, items: Sequence[WriteItem]) -> bool:
-        if not isinstance(items[0], Update):
+    def touch(client: MemoryClient, items: Sequence[pb.WriteItem]) -> bool:
+        if not items[0].HasField("update"):
             return False
-        client.write(space, [Update(items[0].id, metadata=Metadata(topic="mine"))])
+        client.write(space, [Update(items[0].update.id, metadata=Metadata(topic="mine"))])
         return True
 
     quick = IngestSettings(backoff_s=0.0)
@@ -179,8 +209,8 @@ def test_a_window_that_somebody_else_changed_meanwhile_is_looked_at_again(
     ):
         for turn in turns:
             ingest.add(turn)
-            report = ingest.flush()
-    assert (report.written, report.grown, report.pending) == (1, 2, 0)
+            report = settled(ingest)
+    assert client.before is None and (report.written, report.grown, report.pending) == (1, 2, 0)
     assert not missing(turns, memories(node, space))
 
 
@@ -196,12 +226,12 @@ def test_with_memory_switched_off_chunks_are_written_unchecked_and_grow_later(
     ):
         client.admin.set_degraded(4, "a drill")
         ingest.add(turns[0])
-        report = ingest.flush()
+        report = settled(ingest)
         assert (report.written, report.unchecked) == (1, 1)
         ingest.add(*turns[1:])
         assert ingest.flush().pending == 1
         client.admin.set_degraded(None)
-        until(lambda: not ingest.flush().pending)
+        settled(ingest)
         assert ingest.report().grown == 1
     assert not missing(turns, memories(node, space))
 
@@ -220,7 +250,7 @@ def test_through_a_router_duplicates_are_seen_although_a_replica_lags(
         with Ingestor(client, space, EMBEDDER, spill=None, settings=small) as ingest:
             ingest.add(*turns)
             ingest.add(*(replace(turn, session="s2") for turn in turns))
-            report = ingest.flush()
+            report = settled(ingest)
     assert not report.pending and not report.unchecked
     assert report.written == len(memories(primary, space)) == 15
     assert report.touched == 15

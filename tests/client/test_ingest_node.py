@@ -31,6 +31,7 @@ from tests.client.ingesting import (
     client_of,
     memories,
     missing,
+    settled,
 )
 from tests.scenarios.harness import Node
 
@@ -42,14 +43,14 @@ def test_the_same_data_twice_leaves_the_same_memories(
     with client_of(node) as client:
         with Ingestor(client, space, EMBEDDER, spill=tmp_path / "spill") as ingest:
             ingest.add(*turns)
-            first = ingest.flush()
+            first = settled(ingest)
         before = memories(node, space)
         assert not missing(turns, before) and len(before) == first.written and not first.pending
         for name in ("spill", "another"):
             with Ingestor(client, space, EMBEDDER, spill=tmp_path / name) as ingest:
                 for turn in turns:
                     ingest.add(turn)
-                again = ingest.flush()
+                again = settled(ingest)
             assert again.written == again.grown == 0 and not again.problem
     after = memories(node, space)
     assert [(hit.id, hit.content, hit.version) for hit in after] == [
@@ -79,10 +80,10 @@ def test_what_says_the_same_is_touched_and_not_written(node: Node, space: str) -
         Ingestor(client, space, EMBEDDER, spill=None, settings=alone) as ingest,
     ):
         ingest.add(said, other, replace(other, session="s3", ts=new))
-        report = ingest.flush()
+        report = settled(ingest)
         assert (report.written, report.touched) == (2, 1)  # within one batch
         ingest.add(again)
-        report = ingest.flush()
+        report = settled(ingest)
         assert (report.written, report.touched) == (2, 2)  # of an earlier one
     found = {hit.content: hit for hit in memories(node, space)}
     boiler, cat = found[said.text], found[other.text]
@@ -97,7 +98,7 @@ def test_a_window_that_was_written_early_grows(node: Node, space: str) -> None:
     with client_of(node) as client, Ingestor(client, space, EMBEDDER, spill=None) as ingest:
         for number, turn in enumerate(turns):
             ingest.add(turn)
-            report = ingest.flush()
+            report = settled(ingest)
             assert not missing(turns[: number + 1], memories(node, space))
         assert report.grown == 2 and len(memories(node, space)) == 2
         first = min(memories(node, space), key=lambda hit: hit.metadata.seq)
@@ -124,13 +125,13 @@ def test_without_vectors_words_find_it_and_given_again_it_gets_one(node: Node, s
     embedder = Sometimes(64)
     with client_of(node) as client, Ingestor(client, space, embedder, spill=None) as ingest:
         ingest.add(*turns)
-        report = ingest.flush()
+        report = settled(ingest)
         assert report.written == report.without_vector == 4 and "away" in report.problem
         assert client.query(space, text=turns[0].text).items
         embedder.away = False
         for turn in turns:
             ingest.add(turn)
-        assert ingest.flush().existing == 4
+        assert settled(ingest).existing == 4
         (vector,) = embedder.embed([turns[0].text])
         assert len(client.query(space, vector=vector, top_k=10).items) == 4
 
@@ -140,7 +141,7 @@ def test_a_text_is_cut_into_pieces_and_given_twice_is_stored_once(node: Node, sp
     with client_of(node) as client, Ingestor(client, space, EMBEDDER, spill=None) as ingest:
         for _ in range(2):
             ingest.add_text(Turn(text, source="handbook.md", role="user"))
-            report = ingest.flush()
+            report = settled(ingest)
     found = memories(node, space)
     assert len(found) == report.written and not missing(conversation("d", 30), found)
     assert {hit.metadata.source for hit in found} == {"handbook.md"}
@@ -160,7 +161,7 @@ def test_one_chunk_that_the_service_refuses_does_not_keep_others_back(
     ):
         for number, text in enumerate(texts):
             ingest.add_text(Turn(text, source=f"note {number}"))
-        report = ingest.flush()
+        report = settled(ingest)
     assert (report.refused, report.written, report.pending) == (1, 8, 0)
     assert "content" in report.refusals[0] and report.refusals[0].startswith("note 4:0:")
 

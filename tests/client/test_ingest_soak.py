@@ -17,11 +17,11 @@ from tests.client.ingesting import (
     ingested_calmly,
     memories,
     missing,
+    settled,
     stored,
 )
 from tests.client.killing import ingesting, taken_until_killed
 from tests.scenarios.conftest import MakeNode
-from tests.waiting import until
 
 pytestmark = pytest.mark.soak
 
@@ -64,6 +64,6 @@ def test_a_minute_without_the_service_is_made_up_for(
             time.sleep(0.3)
         node.start()
         ingest.add(*turns[400:])
-        until(lambda: not ingest.flush().pending)
+        settled(ingest)
     assert not missing(turns, memories(node, space))
     assert stored(node, space) == ingested_calmly(node, f"{space}-calm", turns)

@@ -96,6 +96,7 @@ class Delivery:
                     return error
             else:
                 self._sampler.succeeded()
+                self._sender.finished()
                 return None
 
     def _send(self, parcels: Sequence[Parcel]) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import os
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final
@@ -20,7 +22,7 @@ from memsvc.client.embedders import (
 from memsvc.client.errors import ClientError
 from memsvc.client.ingest.chunks import Chunk
 from memsvc.client.ingest.settings import IngestSettings
-from memsvc.client.messages import LAST_SEQ
+from memsvc.client.messages import LAST_SEQ, item_message
 from memsvc.domain.types import (
     Include,
     LateVector,
@@ -81,6 +83,11 @@ class Sender:
         self._settings = settings
         self._embedding: str | None = None
         self._position = ""
+        self._salt = os.urandom(16)
+
+    def finished(self) -> None:
+        """A batch is settled: what comes next is no repetition."""
+        self._salt = os.urandom(16)
 
     def embed(self, parcels: Sequence[Parcel]) -> str:
         """Gives each a vector; a chunk that the model refuses, or all when it does not answer,
@@ -172,6 +179,8 @@ class Sender:
             for parcel in parcels:
                 parcel.unchecked = True
             return [""] * len(parcels)
+        for parcel in parcels:
+            parcel.unchecked = False  # an attempt before may have said otherwise
         return [
             next((hit.id for hit in hits.items if self._says_the_same(parcel.chunk, hit)), "")
             for parcel, hits in zip(parcels, answer.results, strict=True)
@@ -201,15 +210,14 @@ class Sender:
     def _write(self, session: str, group: Sequence[Parcel], embedding: str) -> None:
         space = Namespace(self._namespace.tenant, self._namespace.agent, session)
         try:
-            answer = self._calls.write(space, map(_item, group), embedding=embedding)
+            answer = self._write_items(space, map(_item, group), embedding)
         except ClientError as error:
             if error.code != "NOT_FOUND" or not any(parcel.same_as for parcel in group):
                 raise
             # A memory that was to be touched was forgotten meanwhile.
             for parcel in group:
                 parcel.same_as = ""
-            answer = self._calls.write(space, map(_item, group), embedding=embedding)
-        self._position = answer.position
+            answer = self._write_items(space, map(_item, group), embedding)
         there: dict[str, Parcel] = {}
         for parcel, result in zip(group, answer.results, strict=True):
             if result.outcome == pb.OUTCOME_EXISTS and result.status == types_pb2.STATUS_ACTIVE:
@@ -242,9 +250,24 @@ class Sender:
                 changes.append(LateVector(id_, parcel.vector, if_version=hit.version))
             fates.append((parcel, fate))
         if changes:
-            self._position = self._calls.write(space, changes, embedding=embedding).position
+            self._write_items(space, changes, embedding)
         for parcel, fate in fates:
             parcel.fate = fate
+
+    def _write_items(
+        self, space: Namespace, items: Iterable[WriteItem], embedding: str
+    ) -> pb.WriteResponse:
+        """A write whose repetition, item for item, gets the answer of the first: one that was
+        carried out and not answered in time is not taken for somebody else's."""
+        messages = [item_message(item) for item in items]
+        digest = hashlib.sha256(self._salt + f"{embedding}/{space.session}".encode())
+        for message in messages:
+            digest.update(hashlib.sha256(message.SerializeToString(deterministic=True)).digest())
+        answer = self._calls.write(
+            space, messages, embedding=embedding, request_id=f"ingest-{digest.hexdigest()[:32]}"
+        )
+        self._position = answer.position
+        return answer
 
     def _read(self, **asked: Any) -> pb.QueryResponse:
         """A query that sees what this sender wrote."""
