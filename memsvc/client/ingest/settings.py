@@ -30,7 +30,7 @@ class Windowing:
     """Turns from the beginning of one window to that of the next, 1 to ``turns``."""
     most: int = 700
     """Characters of a window: room for three turns of a conversation. With 500 six windows of a
-    hundred are parted, and two of a hundred pieces of evidence fewer are found. One that would
+    hundred are parted, and three of a hundred pieces of evidence fewer are found. One that would
     be longer is parted between turns; a turn that is longer itself is cut into pieces and stands
     alone."""
     labels: bool = True
