@@ -226,6 +226,7 @@ def test_what_was_forgotten_is_in_no_cache(shared: Node, embedder: LocalEmbedder
         assert memory.forget([item.handle], mode=ForgetMode.HARD).changed == 1
         assert memory.full_text(item.id) is None
         assert memory.full_text(item.handle) is None
+        assert memory.full_text("none") is None and memory.full_text("recent:9") is None
         assert not memory.recall("passport: what did I just say?")
 
 
