@@ -6,8 +6,10 @@ import os
 import re
 import shutil
 import signal
+import ssl
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -62,7 +64,7 @@ def of_kind(objects: list[Object], kind: str, name: str = "") -> Object:
 class Pod:
     """One pod of a StatefulSet as a process: its command, environment and mounted files, with
     names of hosts, ports and folders replaced by those of this machine. ``ports`` are those of
-    each pod by its number."""
+    each pod by its number, ``secrets`` what is mounted, by the name of the volume."""
 
     def __init__(
         self,
@@ -70,7 +72,7 @@ class Pod:
         number: int,
         ports: Mapping[int, Mapping[int, int]],
         folder: Path,
-        secret: Mapping[str, str],
+        secrets: Mapping[str, Mapping[str, str]],
     ) -> None:
         spec = of_kind(objects, "StatefulSet")["spec"]["template"]["spec"]
         (self.container,) = spec["containers"]
@@ -80,7 +82,7 @@ class Pod:
         self._all = ports
         self.address = f"127.0.0.1:{self.ports[8848]}"
         files = self.folder / "etc/memsvc"
-        (files / "auth").mkdir(parents=True)
+        files.mkdir(parents=True)
         self.data = self.folder / "var/lib/memsvc"
         self.data.mkdir(parents=True)
         (self.folder / "tmp").mkdir()
@@ -91,9 +93,13 @@ class Pod:
             if mount["name"] == "config":
                 assert mount["mountPath"] == f"/etc/memsvc/{mount['subPath']}"
                 (files / mount["subPath"]).write_text(self.here(texts[mount["subPath"]]))
-        for name, text in secret.items():
-            (files / "auth" / name).write_text(text)
-            (files / "auth" / name).chmod(0o440)
+        for mount in mounts:
+            if mount["name"] in secrets:
+                place = files / Path(mount["mountPath"]).relative_to("/etc/memsvc")
+                place.mkdir()
+                for name, text in secrets[mount["name"]].items():
+                    (place / name).write_text(text)
+                    (place / name).chmod(0o440)
         self.process: subprocess.Popen[bytes] | None = None
         self.told = ""
         """What the hook before the end said."""
@@ -133,6 +139,8 @@ class Pod:
             "HOME": f"{self.folder}/tmp",
             "TMPDIR": f"{self.folder}/tmp",
             "MEMSVC_ADDRESS": self.address,
+            # Machines of tests do other things beside.
+            "MEMSVC_QUERY__TIMEOUT_MS": "20000",
         }
         return {**CLEAN, **fixed, **given}
 
@@ -157,7 +165,9 @@ class Pod:
 
     def probe(self, which: str = "readinessProbe") -> bool:
         """One of its probes, as Kubernetes makes it."""
-        probe = self.container[which]["grpc"]
+        probe = self.container[which].get("grpc")
+        if probe is None:
+            return self._probe_https(self.container[which]["httpGet"])
         with grpc.insecure_channel(f"127.0.0.1:{self.ports[probe['port']]}") as channel:
             request = health_pb2.HealthCheckRequest(service=probe.get("service", ""))
             try:
@@ -165,6 +175,17 @@ class Pod:
             except grpc.RpcError:
                 return False
             return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+
+    def _probe_https(self, get: Object) -> bool:
+        names = {port["name"]: port["containerPort"] for port in self.container["ports"]}
+        url = f"https://127.0.0.1:{self.ports[names[get['port']]]}{get['path']}"
+        # Kubernetes checks no certificate either.
+        context = ssl._create_unverified_context()
+        try:
+            with urllib.request.urlopen(url, timeout=2, context=context) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False
 
     def wait_ready(self) -> None:
         until(self.probe, 90, self.log)

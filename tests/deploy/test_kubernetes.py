@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import kubernetes_validate
@@ -15,12 +16,13 @@ import yaml
 from click.testing import CliRunner
 
 from memsvc.cli import cli
-from memsvc.client import NewMemory, RoutedClient, Routing, Timeouts
+from memsvc.client import NewMemory, RoutedClient, Routing, Timeouts, Tls
 from memsvc.config import Settings, load
 from memsvc.server import HEARTBEAT_MARGIN_S
 from memsvc.service.tokens import Right
 from memsvc.service.tokens_edit import add_token
 from memsvc.v1 import memory_service_pb2 as pb
+from tests import certificates
 from tests.cli.live import ROOT
 from tests.deploy import manifests as m
 from tests.scenarios.routing import Callers
@@ -80,9 +82,18 @@ def test_manifests_with_tls_are_valid_and_probe_by_https(overlay: str, tmp_path:
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
         assert container[probe]["httpGet"]["scheme"] == "HTTPS"
         assert "grpc" not in container[probe]
+    # What it sets is accepted by a node, of whatever role.
+    set_by = {one["name"]: one.get("value", "") for one in container["env"]}
+    env = {name: value for name, value in set_by.items() if name.startswith("MEMSVC_")}
+    settings = settings_of(objects, tmp_path, env)
+    mounts = [mount["mountPath"] for mount in container["volumeMounts"]]
+    for file in (settings.server.tls.cert_file, settings.server.tls.key_file, set_by["CA_FILE"]):
+        assert str(Path(file).parent) in mounts
 
 
-def settings_of(objects: list[m.Object], folder: Path) -> Settings:
+def settings_of(
+    objects: list[m.Object], folder: Path, env: dict[str, str] | None = None
+) -> Settings:
     name = next(
         one["configMap"]["name"]
         for one in m.of_kind(objects, "StatefulSet")["spec"]["template"]["spec"]["volumes"]
@@ -92,7 +103,7 @@ def settings_of(objects: list[m.Object], folder: Path) -> Settings:
     file.write_text(m.of_kind(objects, "ConfigMap", name)["data"]["memsvc.yaml"])
     # start.sh tells the role of each node of a group.
     role = {"node.role": "primary"} if "replication:" in file.read_text() else {}
-    return load(file, {}, role).settings
+    return load(file, env or {}, role).settings
 
 
 @pytest.mark.parametrize("overlay", m.OVERLAYS)
@@ -176,31 +187,51 @@ def test_requests_of_the_group_are_those_of_the_load_that_they_name(
         assert needed <= int(given.removesuffix("Gi")) << 30 <= 1.2 * needed
 
 
-@pytest.fixture
-def group(rendered: dict[str, list[m.Object]], tmp_path: Path) -> Iterator[tuple[list[m.Pod], str]]:
-    objects = rendered["replicated"]
-    ports = m.make_ports(3)
+@dataclass
+class Group:
+    """Pods of the overlay, and how its clients call them."""
+
+    pods: list[m.Pod]
+    token: str
+    tls: Tls | None
+
+
+@pytest.fixture(params=["plain", "tls"])
+def group(
+    request: pytest.FixtureRequest, rendered: dict[str, list[m.Object]], tmp_path: Path
+) -> Iterator[Group]:
     tokens = tmp_path / "tokens.yaml"
     rights = [Right.READ, Right.WRITE, Right.FORGET, Right.ADMIN]
     token = add_token(tokens, "ops", ["*"], rights)
-    secret = {
+    auth = {
         "tokens.yaml": tokens.read_text(),
         "ops-token": token + "\n",
         "replication-token": "between us\n",
     }
-    pods = [m.Pod(objects, number, ports, tmp_path, secret) for number in range(3)]
-    yield pods, token
+    secrets, tls, objects = {"auth": auth}, None, rendered["replicated"]
+    if request.param == "tls":
+        made = certificates.make_authority(tmp_path)
+        tls = Tls(ca_file=str(made.ca.cert))
+        secrets["tls"] = {
+            "tls.crt": made.server.cert.read_text(),
+            "tls.key": made.server.key.read_text(),
+            "ca.crt": made.ca.cert.read_text(),
+        }
+        objects = m.render(m.with_tls("replicated", tmp_path))
+    ports = m.make_ports(3)
+    pods = [m.Pod(objects, number, ports, tmp_path, secrets) for number in range(3)]
+    yield Group(pods, token, tls)
     for pod in pods:
         pod.end()
 
 
 @pytest.mark.soak
 def test_rolling_update_of_the_pods_loses_no_write_and_fails_no_read(
-    group: tuple[list[m.Pod], str],
+    group: Group,
 ) -> None:
     """Pod by pod from the highest number down, as the controller does, with the hook of the
     manifests; one of them comes back without its disk."""
-    pods, token = group
+    pods = group.pods
     for pod in pods:
         pod.start()
     for pod in pods:
@@ -212,7 +243,9 @@ def test_rolling_update_of_the_pods_loses_no_write_and_fails_no_read(
     vector = [1.0] + [0.0] * 1535
     space = "acme/bot"
     written: set[str] = set()
-    with RoutedClient(addresses, token=token, routing=routing, timeouts=timeouts) as client:
+    with RoutedClient(
+        addresses, token=group.token, tls=group.tls, routing=routing, timeouts=timeouts
+    ) as client:
 
         def write(number: int) -> None:
             memory = NewMemory(f"note {number}", vector=vector, dedup_key=f"d{number}")

@@ -4,7 +4,7 @@
 # here any more. When nobody can take over, the node ends all the same.
 #
 # From the pod: POD_NAME; NODES, the addresses of all for clients, in the order of the pods;
-# CALL_OPTIONS, what their calls need for TLS; and the token of the operator in a file.
+# CA_FILE, if they use TLS; and the token of the operator in a file.
 set -u
 MEMSVC_TOKEN=$(cat /etc/memsvc/auth/ops-token) && export MEMSVC_TOKEN
 own=
@@ -15,11 +15,9 @@ for node in $NODES; do
     *) others="$node $others" ;;
   esac
 done
-# Unquoted: several options, or none.
-# shellcheck disable=SC2086
-if memsvc health --json --address "$own" ${CALL_OPTIONS:-} | grep -q '"role": "PRIMARY"'; then
+if memsvc health --json --address "$own" --ca-file "${CA_FILE:-}" | grep -q '"role": "PRIMARY"'; then
   for node in $others; do
-    timeout 20 memsvc promote --address "$node" ${CALL_OPTIONS:-} && break
+    timeout 20 memsvc promote --address "$node" --ca-file "${CA_FILE:-}" && break
   done
 fi
 sleep 5
