@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import threading
 
 import click
 
@@ -197,8 +198,11 @@ def _embedder(choice: str) -> tuple[Embedder | None, str]:
     if choice == "none":
         return None, "words only, as --embedder none asks"
     try:
-        return LocalEmbedder(), ""
+        local = LocalEmbedder()
     except EmbedderMissing as error:
         if choice == "local":
             raise
         return None, str(error)
+    # It loads at its first use, which the first recall would otherwise pay for, or give up on.
+    threading.Thread(target=local.embed, args=(["first"],), daemon=True).start()
+    return local, ""

@@ -73,7 +73,7 @@ async def connected(
     transport: str, node: Node | int, folder: Path, *more: str, namespace: str = SPACE
 ) -> AsyncIterator[Client]:
     """The official client over one of TRANSPORTS."""
-    more = ("-n", namespace, "--timeout", "15", *more)
+    more = ("-n", namespace, "--timeout", "60", *more)
     if transport == "stdio":
         server = StdioServerParameters(
             command=sys.executable,
@@ -87,7 +87,7 @@ async def connected(
     with http_server(node, folder, *more, token=TOKEN) as url:
         headers = {"Authorization": f"Bearer {TOKEN}"}
         async with (
-            httpx2.AsyncClient(headers=headers, timeout=30) as http,
+            httpx2.AsyncClient(headers=headers, timeout=180) as http,
             Client(streamable_http_client(url, http_client=http)) as client,
         ):
             yield client

@@ -6,7 +6,9 @@ import asyncio
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import httpx2
 import pytest
 from click.testing import CliRunner
 from mcp import Client
+from mcp.client.stdio import StdioServerParameters
 
 from memsvc.cli import cli
 from memsvc.client import LocalEmbedder, MemoryClient, Namespace, Status, Update
@@ -271,6 +274,75 @@ def test_http_without_the_token_is_refused(tmp_path: Path) -> None:
         assert http.post(url, json=body, headers=foreign).status_code == 421
         origin = {**right, "Origin": "http://evil.example"}
         assert http.post(url, json=body, headers=origin).status_code == 403
+
+
+def test_a_model_at_an_endpoint_turns_texts_into_vectors(tmp_path: Path) -> None:
+    node = Node(tmp_path, index__dimension=8, index__embedding="letters").start()
+    given: list[str] = []
+
+    class Letters(BaseHTTPRequestHandler):
+        """An OpenAI-compatible endpoint."""
+
+        def do_POST(self) -> None:
+            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            given.append(self.headers["Authorization"])
+            rows = [[1 + text.count(letter) for letter in "abcdefgh"] for text in asked["input"]]
+            data = [{"index": n, "embedding": row} for n, row in enumerate(rows)]
+            body = json.dumps({"data": data, "model": asked["model"]}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    async def use() -> None:
+        server = StdioServerParameters(
+            command=sys.executable,
+            args=arguments(node, "--timeout", "60"),
+            env=environment(
+                MEMSVC_ENDPOINT=f"http://127.0.0.1:{endpoint.server_port}/v1",
+                MEMSVC_MODEL="letters",
+                MEMSVC_DIMENSION="8",
+                MEMSVC_MIN_SCORE="-1",
+                OPENAI_API_KEY="the-key",
+            ),
+        )
+        async with Client(server) as client:
+            assert (await call(client, "status"))["searches_by"] == "meaning and words"
+            stored = await call(client, "remember", text="a badge")
+            assert stored["found_by_meaning"]
+            (found,) = (await call(client, "recall", query="aabdeg"))["memories"]
+            assert found["similarity"] > 0.9
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Letters) as endpoint:
+        threading.Thread(target=endpoint.serve_forever, daemon=True).start()
+        try:
+            asyncio.run(use())
+        finally:
+            endpoint.shutdown()
+            node.close()
+    assert set(given) == {"Bearer the-key"}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--model", "m"],
+        ["--dimension", "8"],
+        ["--endpoint", "http://127.0.0.1:1", "--model", "m"],
+        ["--endpoint", "ftp://127.0.0.1", "--model", "m", "--dimension", "8"],
+        ["--dimension", "8193"],
+        ["--min-score", "1.1"],
+        ["--http-cert-file", "x.pem"],
+        ["-n", "tenant"],
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(options: list[str]) -> None:
+    runner = CliRunner(env={"MEMSVC_NAMESPACE": "acme/assistant"})
+    result = runner.invoke(cli, ["mcp", *options], prog_name="memsvc")
+    assert result.exit_code == 2 and result.stdout == "" and "Error" in result.stderr
 
 
 @pytest.mark.parametrize(
