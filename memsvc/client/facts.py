@@ -11,14 +11,26 @@ from typing import Final
 from memsvc.client.calls import MemoryCalls
 from memsvc.client.embedders import Embedder, EmbedderUnavailable, TextRefused, embed_each
 from memsvc.client.errors import ClientError
+from memsvc.client.ingest.figures import same_figures
 from memsvc.client.ingest.importance import importance as importance_of
 from memsvc.client.ingest.settings import DUPLICATE_SIMILARITY
 from memsvc.client.ingest.summaries import summary
-from memsvc.domain.types import Metadata, Mode, Namespace, NewMemory, Status, Touch, Vector
+from memsvc.domain.types import (
+    Include,
+    Metadata,
+    Mode,
+    Namespace,
+    NewMemory,
+    Status,
+    Touch,
+    Vector,
+)
 from memsvc.v1 import memory_service_pb2 as pb
 
 RECREATIONS: Final = 50
 """How often a text that was forgotten may be remembered anew."""
+CANDIDATES: Final = 5
+"""Nearest memories looked at: the nearest may tell another number."""
 _GONE: Final = frozenset({Status.FORGOTTEN, Status.EXPIRED})
 
 
@@ -71,7 +83,7 @@ class Facts:
         text = text.strip()
         weight = importance_of(text) if importance is None else importance
         vector = self._vector(text)
-        known = self._known(vector)
+        known = self._known(text, vector)
         if known and self._touched(known, weight):
             return Remembered(known, created=False)
         metadata = Metadata(ts=self._now_ms(), importance=weight, source=self._source, topic=topic)
@@ -108,7 +120,7 @@ class Facts:
             return None  # words find it
         return None if isinstance(row, TextRefused) else row
 
-    def _known(self, vector: Vector | None) -> str:
+    def _known(self, text: str, vector: Vector | None) -> str:
         """Id of a memory that says the same, or ""."""
         if vector is None:
             return ""
@@ -116,11 +128,12 @@ class Facts:
             Namespace(self._space.tenant, self._space.agent),
             vector=vector,
             mode=Mode.VECTOR,
-            top_k=1,
+            top_k=CANDIDATES,
             min_score=self._same,
+            include=Include(content=True),
             embedding=self._embedding,
         )
-        return answer.items[0].id if answer.items else ""
+        return next((hit.id for hit in answer.items if same_figures(text, hit.content)), "")
 
     def _touched(self, id_: str, importance: float) -> bool:
         """False when it was forgotten meanwhile."""

@@ -20,6 +20,8 @@ from mcp.client.stdio import StdioServerParameters
 
 from memsvc.cli import cli
 from memsvc.client import LocalEmbedder, MemoryClient, Namespace, Status, Update
+from memsvc.client.facts import Facts
+from memsvc.client.ingest import Ingestor, IngestSettings, Turn, Windowing
 from memsvc.integrations.mcp import Backend, make_server
 from memsvc.service.tokens_edit import add_token
 from tests.integrations.mcp_live import (
@@ -110,6 +112,27 @@ def test_every_tool_is_listed_and_does_its_work(node: Node, tmp_path: Path, tran
 @pytest.fixture(scope="module")
 def embedder() -> LocalEmbedder:
     return LocalEmbedder()
+
+
+def test_a_fact_that_changed_is_not_taken_for_the_old_one(
+    node: Node, embedder: LocalEmbedder
+) -> None:
+    """Vectors of the two are as good as equal; the second was dropped as known."""
+    changed = PASSPORT.replace("2027", "2028")
+    with MemoryClient(f"127.0.0.1:{node.port}") as client:
+        space = Namespace("changed", "bot")
+        facts = Facts(client, space, embedder, embedder.name)
+        assert facts.remember(PASSPORT).created and facts.remember(changed).created
+        assert not facts.remember(changed.rstrip(".")).created
+        alone = IngestSettings(windows=Windowing(turns=1, stride=1))
+        with Ingestor(client, space, embedder, spill=None, settings=alone) as ingest:
+            ingest.add(
+                Turn("My flight is on Monday.", session="a"),
+                Turn("My flight is on Tuesday.", session="b"),
+            )
+            assert ingest.flush().written == 2
+            ingest.add(Turn("My flight is on Friday.", session="c"))
+            assert ingest.flush().written == 3
 
 
 HOSTILE: list[tuple[str, dict[str, Any], str]] = [

@@ -57,7 +57,8 @@ _PREFERENCE: Final = _compiled(
     r"(?:喜欢|喜爱|热爱|讨厌|偏好|偏爱|习惯|不喜欢|不爱|不吃|不喝|过敏|受不了|爱(?:吃|喝|看|听|好))",
     r"(?:用户)?偏好[：:]|我(?:的名字)?叫|称呼我|记住|别忘了|我对[^，。]{1,12}过敏",
 )
-# Possessive, or runs of one syllable would be tried in every division.
+# Possessive, or runs of one syllable would be tried in every division. So each word must be a
+# whole one by itself: "no" is not the beginning of "nope".
 _SMALL_TALK: Final = re.compile(
     r"""^[\W_]*(?:
       (?:hi|hey|hello|yo|good\ (?:morning|afternoon|evening|night)|how\ are\ you(?:\ doing)?|
@@ -65,7 +66,7 @@ _SMALL_TALK: Final = re.compile(
          talk\ (?:soon|later|to\ you)|ok(?:ay)?|sure|yes|yeah|yep|no|nope|cool|nice|great|wow|lol|
          haha++|awesome|sounds\ good|no\ problem|you're\ welcome|welcome|congrats?|congratulations|
          absolutely|definitely|exactly|right|got\ it|i\ see|so|much|very|again|a\ lot|for\ (?:that|
-         the\ help|your\ help|sharing|asking)|there|mel|man|buddy|all|too|then|later|soon)
+         the\ help|your\ help|sharing|asking)|there|mel|man|buddy|all|too|then|later|soon)(?![a-z])
       |你好|您好|嗨|哈喽|早上好|晚上好|下午好|晚安|早安|谢谢(?:你|您)?|多谢|不客气|再见|拜拜|
        好的?|嗯++|哦++|行|可以|是的?|对的?|没问题|哈哈++|呵呵|太好了|不用谢|辛苦了|知道了|明白了?|收到|了|吧|啊|呀|呢|啦
     )++(?:[\W_]+|$)""",

@@ -21,6 +21,7 @@ from memsvc.client.embedders import (
 )
 from memsvc.client.errors import ClientError
 from memsvc.client.ingest.chunks import Chunk
+from memsvc.client.ingest.figures import same_figures
 from memsvc.client.ingest.settings import IngestSettings
 from memsvc.client.messages import LAST_SEQ, item_message
 from memsvc.domain.types import (
@@ -162,7 +163,7 @@ class Sender:
             if parcel.same_as:
                 continue
             alike = (rows[k][1] for k in kept if near[at, k])
-            other = next((one for one in alike if _apart(one.chunk, parcel.chunk)), None)
+            other = next((one for one in alike if _say_the_same(one.chunk, parcel.chunk)), None)
             if other is None:
                 kept.append(at)
             else:
@@ -192,11 +193,14 @@ class Sender:
             mode=Mode.VECTOR,
             top_k=CANDIDATES,
             min_score=self._settings.duplicate_similarity,
+            include=Include(content=True),
             embedding=embedding,
         )
 
     def _says_the_same(self, chunk: Chunk, hit: pb.Hit) -> bool:
         if hit.similarity < self._settings.duplicate_similarity:
+            return False
+        if not same_figures(chunk.content, hit.content):
             return False
         if not hit.metadata.HasField("seq"):
             return True
@@ -327,8 +331,11 @@ def _raised(chunk: Chunk, by: Chunk) -> Chunk:
     return replace(chunk, ts=max(chunk.ts, by.ts), importance=max(chunk.importance, by.importance))
 
 
-def _apart(chunk: Chunk, other: Chunk) -> bool:
-    return not chunk.overlaps(other.session, other.source, other.seq, other.last_seq)
+def _say_the_same(chunk: Chunk, other: Chunk) -> bool:
+    """Whether two chunks near each other do, and are not of the same turns."""
+    if chunk.overlaps(other.session, other.source, other.seq, other.last_seq):
+        return False
+    return same_figures(chunk.content, other.content)
 
 
 def _is_whole(degraded: types_pb2.Degraded) -> bool:

@@ -7,6 +7,7 @@ import pytest
 from memsvc.client.ingest.chunker import Chunker
 from memsvc.client.ingest.chunking import pieces
 from memsvc.client.ingest.chunks import Turn
+from memsvc.client.ingest.figures import same_figures
 from memsvc.client.ingest.importance import (
     IMPORTANT,
     INTERMEDIATE,
@@ -49,6 +50,7 @@ def test_preferences_conclusions_and_corrections_matter(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     ["Hi!", "Thanks a lot!", "ok", "Sounds good, thank you.", "Haha, wow!", "Good morning :)",
+     "nope", "You're welcome!", "See you soon", "Congratulations!",
      "你好", "谢谢你！", "好的，没问题", "嗯嗯", "哈哈哈", "再见。", "...", "👍"],
 )  # fmt: skip
 def test_small_talk_does_not(text: str) -> None:
@@ -188,3 +190,21 @@ def test_topics_are_bounded() -> None:
         assert tagger.tag(f"unique{'abcdefghij'[n % 10]}{'klmnopqrst'[n // 10 % 10]}x{n}y")
     assert len(tagger._topics) <= MAX_TOPICS
     assert len(tagger.tag("é" * 39 + " z").encode()) <= 256
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "same"),
+    [
+        ("The passport runs out in March 2027.", "The passport runs out in March 2028.", False),
+        ("My flight is on Monday.", "My flight is on Tuesday.", False),
+        ("I eat meat.", "I don’t eat meat.", False),
+        ("Room ３ is free.", "Room 3 is free", True),
+        ("Version 1.25", "Version 12.5", False),
+        ("护照2027年3月到期", "护照2028年3月到期", False),
+        ("会议在周一", "会议在周二", False),
+        ("我喜欢喝茶", "我不喜欢喝茶", False),
+        ("I never eat nuts, not one.", "Nuts I never eat: not one!", True),
+    ],
+)
+def test_another_number_day_or_denial_is_another_fact(first: str, second: str, same: bool) -> None:
+    assert same_figures(first, second) is same
