@@ -149,6 +149,14 @@ def test_a_text_is_cut_into_pieces_and_given_twice_is_stored_once(node: Node, sp
     assert max(len(hit.content) for hit in found) <= 500
 
 
+def test_notes_that_say_the_same_are_stored_once(node: Node, space: str) -> None:
+    with client_of(node) as client, Ingestor(client, space, EMBEDDER, spill=None) as ingest:
+        for text in ("Ann likes green tea.", "Ann likes GREEN tea", "Ben likes coffee."):
+            ingest.add_text(Turn(text, source="notes"))
+            report = settled(ingest)
+    assert (report.written, report.touched) == (2, 1)
+
+
 def test_one_chunk_that_the_service_refuses_does_not_keep_others_back(
     node: Node, space: str
 ) -> None:

@@ -47,7 +47,7 @@ class Chunker:
         self._sessions.move_to_end(turn.session)
         seq = windows.next_seq if turn.seq is None else turn.seq
         text, ts = turn.text.strip(), now_ms if turn.ts is None else turn.ts
-        turn = replace(turn, text=text, seq=seq, ts=ts)
+        turn = replace(turn, text=text, ts=ts)  # its seq stays None if it had none, see _identity
         if len(text) > self._settings.windows.most:
             return self._of_windows(windows.add(seq, None)) + self._of_text(turn, seq)
         turn = replace(turn, importance=self._importance(turn))
@@ -111,7 +111,7 @@ class Chunker:
         said = [turn for _, turn in turns]
         content = "\n".join(map(self._line, said))
         return Chunk(
-            key=dedup_key(first.session or first.source, first_seq, first.text),
+            key=dedup_key(first.session or first.source, first_seq, _identity(first, first.text)),
             content=content,
             summary=self._summary(
                 [(self._label(turn), turn.text) for turn in said],
@@ -136,11 +136,12 @@ class Chunker:
         chunks = []
         for number, piece in enumerate(pieces(text.text, self._settings.pieces)):
             at = number if seq is None else seq
+            identity = piece if seq is None else _identity(text, piece)
             content = f"{label}: {piece}" if label else piece
             given = text.importance
             chunks.append(
                 Chunk(
-                    key=dedup_key(text.session or text.source, at, piece),
+                    key=dedup_key(text.session or text.source, at, identity),
                     content=content,
                     summary=self._summary([(label, piece)], text.ts or 0),
                     session=text.session,
@@ -154,6 +155,7 @@ class Chunker:
                     category=text.category,
                     memory_type=text.memory_type,
                     attributes=text.attributes,
+                    windowed=False,
                 )
             )
         return chunks
@@ -168,6 +170,13 @@ class Chunker:
 
     def _label(self, turn: Turn) -> str:
         return (turn.speaker or turn.role) if self._settings.windows.labels else ""
+
+
+def _identity(turn: Turn, text: str) -> str:
+    """What the key of a turn is made from: its text. With its time where nobody numbered it: a
+    session that is gone on with after its numbers were forgotten begins at 0 again, and often
+    with the same greeting, which must not hide what was said behind it."""
+    return text if turn.seq is not None else f"{text}\n{turn.ts}"
 
 
 def _merged(given: Sequence[Mapping[str, AttributeValue]]) -> dict[str, AttributeValue]:

@@ -27,7 +27,8 @@ class Turn:
     session: str = ""
     seq: int | None = None
     """Number of the turn within its session, from 0, one more for each turn, the same whenever
-    the same data is given again. None = one more than the last one of the session."""
+    the same data is given again. None = one more than the last one of the session, as far as is
+    known here; ``ts`` then tells apart what has the same number and text."""
     ts: int | None = None
     """When it was said, UTC ms. None = now."""
     importance: float | None = None
@@ -61,6 +62,8 @@ class Chunk:
     category: str = ""
     memory_type: str = ""
     attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
+    windowed: bool = True
+    """Made of turns that other chunks may hold too; not a piece of a text."""
 
     def memory(self, vector: Vector | None) -> NewMemory:
         """As an item of a Write."""
@@ -90,7 +93,8 @@ class Chunk:
     def overlaps(self, session: str, source: str, seq: int, last_seq: int) -> bool:
         """Whether it has turns in common with another stretch of a conversation."""
         return (
-            self.session == session
+            self.windowed
+            and self.session == session
             and self.source == source
             and self.seq <= last_seq
             and seq <= self.last_seq

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import pytest
 
 from memsvc.client.ingest.chunker import Chunker
 from memsvc.client.ingest.chunking import pieces
-from memsvc.client.ingest.chunks import Turn
+from memsvc.client.ingest.chunks import Turn, dedup_key
 from memsvc.client.ingest.figures import same_figures
 from memsvc.client.ingest.importance import (
     IMPORTANT,
@@ -175,6 +178,22 @@ def test_attributes_of_a_window_fit_into_a_memory() -> None:
         chunks += chunker.add(turn, 0)
     found = chunks[0].metadata().attributes
     assert len(found) == 32 and found["same"] == 2 and found["last_seq"] == 2
+
+
+def keys_of(turns: Sequence[Turn], now_ms: int) -> list[str]:
+    chunker = Chunker(IngestSettings())
+    return [chunk.key for turn in turns for chunk in chunker.add(turn, now_ms)]
+
+
+def test_a_session_gone_on_with_later_does_not_hide_behind_its_first_greeting() -> None:
+    turns = [Turn(text, session="default") for text in ("Hi", "Hello.", "I moved to Oslo.")]
+    turns += [Turn("x" * 900, session="default")]
+    assert len(keys_of(turns, 1)) == 3 and not set(keys_of(turns, 1)) & set(keys_of(turns, 2))
+    dated = [replace(turn, ts=number) for number, turn in enumerate(turns)]
+    numbered = [replace(turn, seq=number) for number, turn in enumerate(turns)]
+    for known in (dated, numbered):
+        assert keys_of(known, 1) == keys_of(known, 2)
+    assert keys_of(numbered, 1)[0] == dedup_key("default", 0, "Hi")
 
 
 def test_pieces_of_a_long_turn_matter_each_for_itself() -> None:
