@@ -25,17 +25,17 @@ RUN_S = 120.0
 
 
 def converse(
-    language: str, nodes: str, token: str, agent: str = ""
+    language: str, nodes: str, token: str, script: Path = SCRIPT
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a built example; the agent is a new one unless it is given."""
+    """Runs a built example, in the name of a new agent."""
     return subprocess.run(
-        [*LANGUAGES[language].command(), str(SCRIPT)],
+        [*LANGUAGES[language].command(), str(script)],
         check=False,
         env={
             **os.environ,
             "MEMSVC_NODES": nodes,
             "MEMSVC_TOKEN": token,
-            "MEMSVC_AGENT": agent or f"{language}-{time.time_ns()}",
+            "MEMSVC_AGENT": f"{language}-{time.time_ns()}",
         },
         stdin=subprocess.DEVNULL,
         capture_output=True,

@@ -5,17 +5,21 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from examples.group import Group, Member
-from examples.languages import GO, LANGUAGES, go_stubs
-from examples.run import ANSWERS, converse
+from examples.languages import EXAMPLES, GO, LANGUAGES, go_stubs
+from examples.run import ANSWERS, SCRIPT, converse
 from memsvc.client import MemoryClient
+from tests.waiting import until
 
 pytestmark = pytest.mark.polyglot
 BALANCE_BY_HEALTH = {"python", "go", "java"}
@@ -27,12 +31,26 @@ def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
         yield group
 
 
-@pytest.fixture(scope="module", params=LANGUAGES)
+@cache
+def built(language: str) -> str:
+    """A language whose example is built, which is done once."""
+    LANGUAGES[language].build()
+    return language
+
+
+@pytest.fixture(params=LANGUAGES)
 def language(request: pytest.FixtureRequest) -> str:
-    """A language whose example is built."""
-    name: str = request.param
-    LANGUAGES[name].build()
-    return name
+    return built(request.param)
+
+
+def all_converse(
+    group: Group, script: Path = SCRIPT
+) -> dict[str, subprocess.CompletedProcess[str]]:
+    """What the examples of all languages say when they run at the same time."""
+    languages = [built(language) for language in LANGUAGES]
+    with ThreadPoolExecutor() as pool:
+        results = pool.map(lambda one: converse(one, group.nodes, group.token, script), languages)
+        return dict(zip(languages, results, strict=True))
 
 
 def counted(group: Group, member: Member, metric: str, **labels: str) -> float:
@@ -50,12 +68,17 @@ def counted(group: Group, member: Member, metric: str, **labels: str) -> float:
     )
 
 
+def answered(group: Group, member: Member) -> float:
+    """Reads that a node answered."""
+    name = "memsvc_call_duration_seconds_count"
+    return counted(group, member, name, call="Query", code="OK")
+
+
 def test_the_conversation_is_answered_alike_in_every_language(group: Group, language: str) -> None:
     nodes = (group.primary, group.replica)
 
     def queries() -> list[float]:
-        name = "memsvc_call_duration_seconds_count"
-        return [counted(group, node, name, call="Query", code="OK") for node in nodes]
+        return [answered(group, node) for node in nodes]
 
     def refused(reason: str) -> list[float]:
         return [counted(group, node, "memsvc_errors_total", reason=reason) for node in nodes]
@@ -93,11 +116,37 @@ def test_every_language_goes_on_after_a_switch_over(group: Group) -> None:
         client.admin.promote()
     group.primary, group.replica = group.replica, group.primary
     group.wait_ready()
+    for language, result in all_converse(group).items():
+        assert result.returncode == 0, language + result.stderr
+        assert result.stdout == ANSWERS.read_text(encoding="utf-8"), language + result.stderr
+
+
+def test_a_replica_killed_under_reads_fails_no_call_of_any_language(
+    group: Group, tmp_path: Path
+) -> None:
+    shutil.copytree(EXAMPLES / "service-config", tmp_path / "service-config")
+    script = json.loads(SCRIPT.read_text(encoding="utf-8"))
+    burst = {"step": "reads", "call": "burst", "text": "dog", "times": 100}
+    script["steps"] = [script["steps"][0], burst]
+    path = tmp_path / "conversation.json"
+    path.write_text(json.dumps(script))
+
+    def killer(start: float) -> None:
+        # Every example waits for its limit long before its hundredth read.
+        enough = start + 5 * len(LANGUAGES)
+        until(lambda: answered(group, group.replica) > enough, 60, "reads at the replica")
+        group.replica.kill()
+
+    for language in LANGUAGES:
+        built(language)
     with ThreadPoolExecutor() as pool:
-        results = pool.map(lambda one: converse(one, group.nodes, group.token), LANGUAGES)
-    for result in results:
-        assert result.returncode == 0, result.stderr
-        assert result.stdout == ANSWERS.read_text(encoding="utf-8"), result.stderr
+        killing = pool.submit(killer, answered(group, group.replica))
+        results = all_converse(group, path)
+        killing.result()
+    for language, result in results.items():
+        assert result.returncode == 0, language + result.stderr
+        told = json.loads(result.stdout.splitlines()[-1])
+        assert told == {"step": "reads", "answered": 100, "alike": True}, language + result.stderr
 
 
 def test_the_committed_stubs_of_go_are_those_of_the_protos(tmp_path: Path) -> None:

@@ -26,9 +26,10 @@ impl Refusal {
             .or(moving.then_some(Duration::from_millis(200)))
     }
 
-    /// True when no node answered: tonic repeats nothing by itself.
+    /// True when no node answered: whatever memsvc says has a reason. tonic repeats nothing by
+    /// itself, and a connection that breaks under a call is UNKNOWN to it.
     pub fn unreachable(&self) -> bool {
-        self.code == Code::Unavailable && self.reason.is_empty()
+        matches!(self.code, Code::Unavailable | Code::Unknown) && self.reason.is_empty()
     }
 }
 
