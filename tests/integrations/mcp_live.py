@@ -50,7 +50,8 @@ def http_server(node: Node | int, folder: Path, *more: str, token: str = "") -> 
             env=environment(MEMSVC_MCP_TOKEN=token),
             cwd=folder,
         )
-    url = f"http://127.0.0.1:{port}/mcp"
+    scheme = "https" if "--http-cert-file" in more else "http"
+    url = f"{scheme}://127.0.0.1:{port}/mcp"
     try:
 
         def answers() -> bool:

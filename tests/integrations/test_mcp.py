@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 import subprocess
 import sys
 import threading
@@ -24,6 +25,7 @@ from memsvc.client.facts import Facts
 from memsvc.client.ingest import Ingestor, IngestSettings, Turn, Windowing
 from memsvc.integrations.mcp import Backend, make_server
 from memsvc.service.tokens_edit import add_token
+from tests.certificates import make_authority
 from tests.integrations.mcp_live import (
     TOKEN,
     TRANSPORTS,
@@ -281,10 +283,17 @@ def test_stdout_carries_nothing_but_the_protocol(node: Node, tmp_path: Path) -> 
     assert status["structuredContent"]["ready"] is True
 
 
-def test_http_without_the_token_is_refused(tmp_path: Path) -> None:
+def test_http_is_encrypted_and_without_the_token_refused(tmp_path: Path) -> None:
+    authority = make_authority(tmp_path)
+    pair = (str(authority.server.cert), str(authority.server.key))
+    files = ("--http-cert-file", pair[0], "--http-key-file", pair[1])
+    trust = ssl.create_default_context(cafile=str(authority.ca.cert))
     body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
     accept = {"Accept": "application/json, text/event-stream"}
-    with http_server(free_port(), tmp_path, token=TOKEN) as url, httpx2.Client() as http:
+    with (
+        http_server(free_port(), tmp_path, *files, token=TOKEN) as url,
+        httpx2.Client(verify=trust) as http,
+    ):
         for given in ("", "Bearer", "Bearer wrong-wrong-wrong-wrong", f"Basic {TOKEN}", TOKEN):
             headers = {**accept, **({"Authorization": given} if given else {})}
             answer = http.post(url, json=body, headers=headers)
