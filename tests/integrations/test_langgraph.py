@@ -97,11 +97,14 @@ def test_an_item_is_put_replaced_and_deleted_by_its_key(make_store: MakeStore) -
     store.delete(space, "doc/1")
     store.delete(space, "never there")
     assert store.get(space, "doc/1") is None and store.search(()) == []
-    for round_ in range(3):
+    for round_ in range(60):
         store.put(space, "doc/1", {"round": round_})
         made = store.get(space, "doc/1")
         assert made is not None and made.value == {"round": round_}
         store.delete(space, "doc/1")
+    other = make_store()
+    other.put(space, "doc/1", {"by": "another"})
+    assert len(store.search(space)) == 1
 
 
 def test_namespaces_are_checked_as_langgraph_says(make_store: MakeStore) -> None:
@@ -198,6 +201,7 @@ FILTERS: list[dict[str, Any]] = [
     {"huge": 2**80},
     {"many29": 29},
     {"empty": ""},
+    {f"many{number}": number for number in range(30)},
 ]
 
 

@@ -189,6 +189,9 @@ def test_hostile_inputs_are_refused_as_tool_errors_and_the_server_goes_on(
                 "\u2603",
             ):
                 await call(client, "recall", query=text)
+            await call(client, "recall", query="q" * 2_000, since="0001-01-01", until="9999-12-31")
+            full = await call(client, "forget", ids=[f"x{n}" for n in range(100)])
+            assert len(full["not_found"]) == 100
             odd = await call(client, "forget", ids=["*", "' OR 1=1", "\u0000"], mode="erase")
             assert odd["changed"] == []
             assert (await call(client, "get_full_text", id=kept["id"]))["text"] == CAT
@@ -300,6 +303,8 @@ def test_http_is_encrypted_and_without_the_token_refused(tmp_path: Path) -> None
             assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
         right = {**accept, "Authorization": f"Bearer {TOKEN}"}
         assert http.post(url, json=body, headers=right).status_code == 200
+        just = http.post(url, content=b" " * (256 * 1024), headers=right)
+        assert just.status_code == 400
         large = http.post(url, content=b" " * (256 * 1024 + 1), headers=right)
         assert large.status_code == 413
         foreign = {**right, "Host": "evil.example:80"}

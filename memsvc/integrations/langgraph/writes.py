@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
@@ -34,6 +36,9 @@ class Writer:
         self._space = namespace
         self._reader = reader
         self._now_us = now_us
+        self._lock = threading.Lock()
+        self._minute = 0
+        self._taken: Counter[str] = Counter()
 
     def put(self, puts: Sequence[Put]) -> None:
         """Stores items, or replaces those there are."""
@@ -86,8 +91,9 @@ class Writer:
 
     def _put(self, puts: Sequence[Put]) -> None:
         waiting = list(puts)
-        taken = dict.fromkeys((put.digest for put in puts), 0)
-        for _ in range(ATTEMPTS):
+        conflicts = 0
+        while conflicts < ATTEMPTS:
+            minute, taken = self._taken_now()
             digests = [put.digest for put in waiting]
             found = self._reader.by_digests(digests, content=False)
             parts = self._reader.parts(digests)
@@ -97,7 +103,7 @@ class Writer:
             for put in waiting:
                 places.append(len(items))
                 if put.digest not in found:
-                    items.append(_memory(put, self._now_us(), taken[put.digest]))
+                    items.append(_memory(put, minute, taken[put.digest]))
                     continue
                 items.append(_update(found[put.digest][0], put))
                 known = parts.get(put.digest, [])
@@ -108,16 +114,18 @@ class Writer:
             except ClientError as error:
                 if error.code not in _CHANGED:
                     raise
+                conflicts += 1
                 continue
             self._erase([*surplus, *(one.id for same in found.values() for one in same[1:])])
             left = []
             for put, place in zip(waiting, places, strict=True):
                 result = answer.results[place]
                 if result.outcome == pb.OUTCOME_EXISTS:
-                    # Another made it meanwhile, and it is to be updated; or it was deleted and
-                    # the key is taken for ever.
-                    taken[put.digest] += result.status != types_pb2.STATUS_ACTIVE
                     left.append(put)
+                    if result.status == types_pb2.STATUS_ACTIVE:
+                        conflicts += 1  # another made it meanwhile: it is to be updated
+                    else:
+                        taken[put.digest] += 1
                 elif result.outcome == pb.OUTCOME_CREATED and put.parts:
                     # Parts are only written together with a version of their item, so that they
                     # are never those of another's.
@@ -128,6 +136,15 @@ class Writer:
         raise StoreConflict(
             f"{len(waiting)} items were changed by others {ATTEMPTS} times meanwhile; try again"
         )
+
+    def _taken_now(self) -> tuple[int, Counter[str]]:
+        """The minute, and how many keys of an item in it are known to be taken by memories that
+        were deleted or have expired: the service frees none."""
+        minute = self._now_us() // 60_000_000
+        with self._lock:
+            if minute != self._minute:
+                self._minute, self._taken = minute, Counter()
+            return minute, self._taken
 
     def _write(self, items: Sequence[WriteItem]) -> pb.WriteResponse:
         answer = self._client.write(self._space, items, embedding=self._reader.embedding)
@@ -143,10 +160,10 @@ class Writer:
             self._reader.position = answer.position
 
 
-def _memory(put: Put, now_us: int, taken: int) -> NewMemory:
+def _memory(put: Put, minute: int, taken: int) -> NewMemory:
     # A key is never free again once its memory was deleted or has expired, so it holds the
-    # minute: two processes that make the same item at once still meet in it.
-    key = f"langgraph:{put.digest}:{now_us // 60_000_000}:{taken}"
+    # minute and a number: two processes that make the same item at once still meet in it.
+    key = f"langgraph:{put.digest}:{minute}:{taken}"
     return NewMemory(put.content, put.summary, key, put.vector, put.metadata, ttl_ms=put.ttl_ms)
 
 
