@@ -92,6 +92,19 @@ def test_what_says_the_same_is_touched_and_not_written(node: Node, space: str) -
     assert cat.metadata.ts == new
 
 
+def test_conversations_of_one_name_that_begin_alike_are_both_stored(node: Node, space: str) -> None:
+    """Both are counted from 0 and begin with "Hi": the second was taken for the first."""
+    said = [["Hi", "I eat no nuts."], ["Hi", "I fly on Monday."], ["Hi", "I fly on Monday.", "Bye"],
+            ["Hi"], ["Hi", "My cat is Mitzi."]]  # fmt: skip
+    with client_of(node) as client:
+        for texts in said * 2:
+            with Ingestor(client, space, EMBEDDER, spill=None) as ingest:
+                ingest.add(*(Turn(text, session="s1") for text in texts))
+                assert ingest.flush().pending == 0
+    found = {hit.content for hit in memories(node, space)}
+    assert found == {"\n".join(said[at]) for at in (0, 2, 4)}
+
+
 def test_a_window_that_was_written_early_grows(node: Node, space: str) -> None:
     turns = [replace(one, role="user") for one in conversation("s1", 4)]
     turns[1] = replace(turns[1], role="assistant", importance=0.9)

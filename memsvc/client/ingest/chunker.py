@@ -35,6 +35,7 @@ class Chunker:
     def restore(self, session: str, turns: Iterable[Numbered]) -> None:
         """Takes up a conversation where another process ended."""
         self._sessions[session] = Windows(self._settings.windows, turns)
+        self._said.pop(session, None)  # turns given again are no repeats
 
     def open_turns(self, session: str) -> Sequence[Numbered]:
         """Turns of a session that chunks to come may hold; () when it is not open."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Final
 
 from memsvc.client.messages import LAST_SEQ
@@ -105,6 +105,30 @@ def dedup_key(session: str, seq: int, text: str) -> str:
     """session:seq:sha256(text)[:16], at most 512 bytes with a session of 256. The text is that
     of the *first* turn of a chunk, so that a chunk keeps its key while turns are added to it."""
     return f"{session}:{seq}:{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def holds(content: str, part: str) -> bool:
+    """Whether all lines of a text are in another one, in order."""
+    lines = iter(content.split("\n"))
+    return all(line in lines for line in part.split("\n"))
+
+
+def grows(stored: str, content: str) -> bool:
+    """Whether the content is what is stored and more."""
+    return content != stored and holds(content, stored)
+
+
+def told_apart(chunk: Chunk, stored: str) -> Chunk:
+    """A chunk of another conversation than ``stored``, which has the same key: under a key of
+    its own.
+
+    Two conversations of one name that are counted from 0 may both begin with "Hi". The key is
+    then made of all up to the line in which they part, which growth does not change either.
+    """
+    mine, theirs = chunk.content.split("\n"), stored.split("\n")
+    alike = next((n for n, (a, b) in enumerate(zip(mine, theirs, strict=False)) if a != b), 0)
+    text = "\n".join(mine[: alike + 1])
+    return replace(chunk, key=dedup_key(chunk.session or chunk.source, chunk.seq, text))
 
 
 def dumped(value: Turn | Chunk) -> str:

@@ -238,7 +238,7 @@ class Ingestor:
             # What the chunker holds must be what the file holds, or turns given again would be
             # taken for known.
             kept = self._outbox.open_turns()
-            for session in ends:
+            for session in {*ends, *kept}:  # flush names none
                 self._chunker.restore(session, kept.get(session, []))
             raise
         self._counts["dropped"] += dropped

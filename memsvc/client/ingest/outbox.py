@@ -16,7 +16,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from memsvc.client.ingest.chunks import Chunk, Turn, chunk_from, dumped, turn_from
+from memsvc.client.ingest.chunks import (
+    Chunk,
+    Turn,
+    chunk_from,
+    dumped,
+    grows,
+    holds,
+    told_apart,
+    turn_from,
+)
 
 FORMAT: Final = 1
 """Of the file, in its user_version. Another one is refused."""
@@ -32,12 +41,10 @@ CREATE TABLE IF NOT EXISTS chunks(
 CREATE INDEX IF NOT EXISTS chunks_by_importance ON chunks(importance, number);
 """
 
-# A window that grew replaces what waits of it, unless the longer one waits already.
 _INSERT: Final = """
 INSERT INTO chunks(key, importance, body) VALUES(?, ?, ?)
 ON CONFLICT(key) DO UPDATE SET
     body = excluded.body, change = change + 1, importance = max(importance, excluded.importance)
-WHERE length(excluded.body) > length(body)
 """
 
 
@@ -118,7 +125,8 @@ class Outbox:
                     "INSERT INTO turns VALUES(?, ?, ?)",
                     [(session, seq, dumped(turn)) for seq, turn in turns],
                 )
-            self._db.executemany(_INSERT, [(c.key, c.importance, dumped(c)) for c in chunks])
+            for chunk in chunks:
+                self._add(chunk)
             (count,) = self._db.execute("SELECT count(*) FROM chunks").fetchone()
             dropped = 0
             if count > most:
@@ -129,6 +137,19 @@ class Outbox:
                 ).rowcount
         self.count = count - dropped
         return dropped
+
+    def _add(self, chunk: Chunk) -> None:
+        """A window that grew replaces what waits of it, unless the longer one waits already."""
+        asked = "SELECT body FROM chunks WHERE key = ?"
+        while row := self._db.execute(asked, (chunk.key,)).fetchone():
+            waits = chunk_from(row[0]).content
+            if holds(waits, chunk.content):
+                return
+            apart = told_apart(chunk, waits)
+            if grows(waits, chunk.content) or apart.key == chunk.key:
+                break
+            chunk = apart
+        self._db.execute(_INSERT, (chunk.key, chunk.importance, dumped(chunk)))
 
     def first(self, most: int) -> list[Waiting]:
         """The chunks that wait longest."""
@@ -158,7 +179,8 @@ class Outbox:
                 "DELETE FROM chunks WHERE number = ? AND change = ?",
                 [(one.number, one.change) for one in done],
             )
-            (self.count,) = self._db.execute("SELECT count(*) FROM chunks").fetchone()
+            (count,) = self._db.execute("SELECT count(*) FROM chunks").fetchone()
+        self.count = count
 
     def open_turns(self) -> dict[str, list[tuple[int, Turn]]]:
         """The open ends of conversations, by session, in the order they were put."""

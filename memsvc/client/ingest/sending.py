@@ -20,7 +20,7 @@ from memsvc.client.embedders import (
     embedding_of,
 )
 from memsvc.client.errors import ClientError
-from memsvc.client.ingest.chunks import Chunk
+from memsvc.client.ingest.chunks import Chunk, grows, holds, told_apart
 from memsvc.client.ingest.figures import same_figures
 from memsvc.client.ingest.settings import IngestSettings
 from memsvc.client.messages import LAST_SEQ, item_message
@@ -39,6 +39,9 @@ from memsvc.v1 import types_pb2
 
 CANDIDATES: Final = 5
 """Nearest memories looked at for each chunk: some may be of the same turns."""
+MOST_PARTINGS: Final = 8
+"""Conversations of one name and beginning that are told apart. Also an end where memories were
+edited: their texts do not tell any more what their keys were made of."""
 _WHOLE: Final = frozenset({"SEGMENT_DAMAGED", "DISK_STALLED", "READ_FALLBACK"})
 """Reasons of degraded answers that hold every memory all the same."""
 _LOST: Final = "POSITION_LOST"
@@ -66,6 +69,8 @@ class Parcel:
     unchecked: bool = False
     same_as: str = ""
     """Id of a memory that says the same."""
+    partings: int = 0
+    """How often its key was found to be that of another conversation."""
 
 
 class Sender:
@@ -243,11 +248,19 @@ class Sender:
                 f"memories cannot be read now ({answer.degraded.reason})",
                 reason=answer.degraded.reason,
             )
+        others: list[Parcel] = []
         changes: list[WriteItem] = []
         fates: list[tuple[Parcel, Fate]] = []
         for id_, parcel in there.items():
             hit, fate = stored.get(id_), Fate.EXISTING
-            if hit is not None and _grows(hit.content, parcel.chunk.content):
+            content = parcel.chunk.content
+            known = hit is None or holds(hit.content, content) or grows(hit.content, content)
+            if hit is not None and not known and parcel.partings < MOST_PARTINGS:
+                parcel.chunk = told_apart(parcel.chunk, hit.content)
+                parcel.partings += 1
+                others.append(parcel)
+                continue
+            if hit is not None and grows(hit.content, content):
                 changes.append(_growth(hit, parcel))
                 fate = Fate.GROWN
             elif hit is not None and parcel.vector is not None and not hit.HasField("vector"):
@@ -257,6 +270,8 @@ class Sender:
             self._write_items(space, changes, embedding)
         for parcel, fate in fates:
             parcel.fate = fate
+        if others:
+            self._write(space.session, others, embedding)
 
     def _write_items(
         self, space: Namespace, items: Iterable[WriteItem], embedding: str
@@ -297,11 +312,6 @@ def _item(parcel: Parcel) -> WriteItem:
     if parcel.same_as:
         return Touch(parcel.same_as, ts=chunk.ts, importance=chunk.importance)
     return chunk.memory(parcel.vector)
-
-
-def _grows(stored: str, content: str) -> bool:
-    """Whether the content is what is stored and more."""
-    return len(content) > len(stored) and content.startswith(stored)
 
 
 def _growth(hit: pb.Hit, parcel: Parcel) -> Update:

@@ -25,8 +25,9 @@ class Windows:
     def __init__(self, windowing: Windowing, turns: Iterable[Numbered] = ()) -> None:
         """``turns`` as ``open`` gave them, to go on where another process ended."""
         self._windowing = windowing
-        self._turns = sorted(turns, key=_seq)
-        self._greatest = max((seq for seq, _ in self._turns), default=-1)
+        given = sorted(turns, key=_seq)
+        self._turns = [one for one in given if one[1].text]
+        self._greatest = max((seq for seq, _ in given), default=-1)
         # Of turns of another process it is not known; giving them out twice does no harm.
         self._all_given = not self._turns
 
@@ -37,8 +38,11 @@ class Windows:
 
     @property
     def open(self) -> Sequence[Numbered]:
-        """Turns that windows to come may hold too."""
-        return tuple(self._turns)
+        """Turns that windows to come may hold too; and, without a text, the last one where it
+        stood alone, so that counting goes on behind it."""
+        last = self._turns[-1][0] if self._turns else -1
+        alone = [(self._greatest, Turn("", seq=self._greatest))] if self._greatest > last else []
+        return (*self._turns, *alone)
 
     def add(self, seq: int, turn: Turn | None) -> list[Window]:
         """The windows that are full now, or fuller. None for a turn that stands alone: it is

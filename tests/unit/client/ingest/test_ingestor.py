@@ -20,6 +20,7 @@ from memsvc.client.ingest import (
     Windowing,
     ingestor,
 )
+from memsvc.client.ingest.importance import PREFERENCE
 from memsvc.client.ingest.outbox import Outbox
 from tests.ports import free_port
 
@@ -82,6 +83,38 @@ def test_a_file_that_cannot_grow_takes_nothing_and_loses_nothing(
         ingest._outbox._db.execute("PRAGMA max_page_count=1000000")
         ingest.add(large)
     assert waiting(spill) == [f"{turn(0).text}\n{turn(1).text}"]
+
+
+def test_after_a_full_file_turns_given_again_are_no_repeats_and_flush_gives_all(
+    nobody: MemoryClient, tmp_path: Path
+) -> None:
+    spill = tmp_path / "spill"
+    pairs = replace(ALONE, windows=Windowing(turns=2, stride=2))
+    with Ingestor(nobody, "acme/bot", None, spill=spill, settings=pairs) as ingest:
+        said = Turn("I prefer tea. " * 20, session="s", attributes={"x": ("y" * 1_000,) * 60})
+        for full in (lambda: ingest.add(said), ingest.flush):
+            pages = ingest._outbox._db.execute("PRAGMA page_count").fetchone()[0]
+            ingest._outbox._db.execute(f"PRAGMA max_page_count={pages}")
+            with pytest.raises(SpillError, match="full"):
+                full()
+            ingest._outbox._db.execute("PRAGMA max_page_count=1000000")
+            if full is not ingest.flush:
+                ingest.add(said)
+        assert ingest.flush().pending == 1
+        (left,) = ingest._outbox.first(2)
+    assert left.chunk.importance == PREFERENCE
+
+
+def test_counting_goes_on_behind_a_long_turn_when_the_file_is_opened_again(
+    nobody: MemoryClient, tmp_path: Path
+) -> None:
+    spill = tmp_path / "spill"
+    long = "This is long. " * 100
+    for texts in ([f"{n} {long}" for n in range(4)], ["short"]):
+        with Ingestor(nobody, "acme/bot", None, spill=spill, settings=ALONE) as ingest:
+            ingest.add(*(Turn(text, session="s") for text in texts))
+    with Ingestor(nobody, "acme/bot", None, spill=spill, settings=ALONE) as ingest:
+        assert ingest._outbox.first(100)[-1].chunk.seq == 4
 
 
 def test_turns_of_many_threads_are_all_taken(nobody: MemoryClient, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -46,13 +47,36 @@ def test_a_longer_chunk_replaces_the_one_that_waits_and_a_shorter_does_not() -> 
     outbox = Outbox(None, OWNER)
     outbox.put([chunk(1, 0.9, "one")], {}, MANY)
     sent = outbox.first(1)
-    outbox.put([chunk(1, 0.2, "one and two")], {}, MANY)
+    outbox.put([chunk(1, 0.2, "one\ntwo")], {}, MANY)
     outbox.put([chunk(1, 0.2, "one")], {}, MANY)
-    assert contents(outbox) == ["one and two"] and outbox.count == 1
+    assert contents(outbox) == ["one\ntwo"] and outbox.count == 1
     outbox.settle(sent)  # of the shorter one
-    assert contents(outbox) == ["one and two"]
+    assert contents(outbox) == ["one\ntwo"]
     outbox.settle(outbox.first(1))
     assert outbox.count == 0
+
+
+def test_two_conversations_that_begin_alike_both_wait() -> None:
+    """Of one session, counted from 0 both, and begun with "Hi": the second replaced the first."""
+    outbox = Outbox(None, OWNER)
+    first, second = chunk(1, content="Hi\nI eat no nuts."), chunk(1, content="Hi\nI fly on Monday.")
+    grown = replace(second, content=f"{second.content}\nBye")
+    outbox.put([first, second, first, second, grown, second], {}, MANY)
+    assert contents(outbox) == [first.content, grown.content]
+    assert len({one.chunk.key for one in outbox.first(MANY)}) == 2
+
+
+def test_a_chunk_that_grew_replaces_the_one_that_waits_although_its_labels_are_shorter() -> None:
+    outbox = Outbox(None, OWNER)
+    outbox.put([replace(chunk(1, content="Hello."), category="c" * 200)], {}, MANY)
+    outbox.put([chunk(1, content="Hello.\nOk 42.")], {}, MANY)
+    assert contents(outbox) == ["Hello.\nOk 42."]
+
+
+def test_a_turn_that_came_late_joins_the_chunk_that_waits() -> None:
+    outbox = Outbox(None, OWNER)
+    outbox.put([chunk(1, content="one\nthree"), chunk(1, content="one\ntwo\nthree")], {}, MANY)
+    assert contents(outbox) == ["one\ntwo\nthree"]
 
 
 def test_beyond_the_bound_the_least_important_and_oldest_go() -> None:
