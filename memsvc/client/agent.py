@@ -224,10 +224,13 @@ class AgentMemory:
     ) -> pb.ForgetResponse:
         """Erases memories (HARD) or lowers their importance (DECAY), by ids or handles, by
         filters, or both (which mean "and"). Before a HARD one by filters what waits is written,
-        so that it is forgotten too; recent turns are dropped, since they may say the same.
+        so that it is forgotten too; recent turns are dropped, since they may say the same. A turn
+        is in two memories where windows overlap: what ids leave, filters by session and seq find.
         ClientError when it fails."""
-        if self._ingestor is not None and filters is not None and mode == ForgetMode.HARD:
-            self._ingestor.flush(self.client.timeouts.write)
+        if self._ingestor is not None and mode == ForgetMode.HARD and not validate_only:
+            self._ingestor.let_go()
+            if filters is not None:
+                self._ingestor.flush(self.client.timeouts.write)
         answer = self.client.forget(
             self.namespace,
             ids=[self._handles.id_of(one) for one in ids if not one.startswith(RECENT)],

@@ -87,7 +87,8 @@ class AsyncAgentMemory:
     async def close(self, timeout: float = 30.0) -> IngestReport:
         """As AgentMemory.close."""
         try:
-            return await self._run(self.memory.close, timeout)
+            # Not behind calls that wait for room: closing is what ends them.
+            return await asyncio.to_thread(self.memory.close, timeout)
         finally:
             self._threads.shutdown(wait=False)
 

@@ -30,6 +30,8 @@ from memsvc.client import (
     Timeouts,
     Turn,
 )
+from memsvc.client.ingest import IngestSettings, Windowing
+from tests.ports import free_port
 from tests.scenarios.conftest import MakeNode
 from tests.scenarios.harness import REPOSITORY, Node
 
@@ -228,6 +230,56 @@ def test_what_was_forgotten_is_in_no_cache(shared: Node, embedder: LocalEmbedder
         assert memory.full_text(item.handle) is None
         assert memory.full_text("none") is None and memory.full_text("recent:9") is None
         assert not memory.recall("passport: what did I just say?")
+
+
+def test_what_was_erased_does_not_come_back_with_the_next_window(
+    shared: Node, embedder: LocalEmbedder
+) -> None:
+    with opened(shared, embedder, "erased") as memory:
+        secret = Turn("The code of the safe is 4711.", role="user")
+        memory.remember(Turn("Hi", role="user"), Turn("Hello", role="assistant"), secret)
+        assert memory.flush().pending == 0
+        erased = memory.forget(filters={"session": "s1"}, mode=ForgetMode.HARD)
+        assert erased.changed > 0
+        memory.remember(*(Turn(f"Then number {n} came.", role="user") for n in range(4)))
+        assert memory.flush().pending == 0
+        kept = [hit.summary for hit in memory.client.browse("acme/erased")]
+        assert kept and not any("4711" in one for one in kept)
+
+
+def test_a_model_that_gives_no_direction_leaves_the_words(
+    shared: Node, embedder: LocalEmbedder
+) -> None:
+    class Broken:
+        name, dimension, min_score = embedder.name, embedder.dimension, embedder.min_score
+
+        def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+            return np.full((len(texts), self.dimension), np.nan, dtype=np.float32)
+
+    with opened(shared, Broken(), "nowhere") as memory:
+        write(memory, embedder)
+        context = memory.recall("What is the cat called?")
+        assert context.degraded == "EMBEDDER_FAILED" and FACTS[2] in context.text
+
+
+def test_closing_does_not_wait_behind_coroutines_that_wait_for_room() -> None:
+    settings = IngestSettings(
+        windows=Windowing(turns=1, stride=1), max_pending=1, when_full="wait", retries=0
+    )
+    away = f"127.0.0.1:{free_port()}"
+
+    async def use() -> None:
+        memory = AsyncAgentMemory(
+            AgentMemory.open(away, "acme/full/s1", ingest=settings, timeouts=QUICK), threads=1
+        )
+        await memory.remember(Turn("one"))
+        waiting = asyncio.create_task(memory.remember(Turn("two")))
+        await asyncio.sleep(0)
+        assert (await memory.close(1.0)).pending == 1
+        with pytest.raises(RuntimeError, match="closed"):
+            await waiting
+
+    asyncio.run(use())
 
 
 def test_a_text_that_was_read_is_not_asked_for_again(

@@ -98,7 +98,10 @@ class EndpointEmbedder:
         self._backoff_s = backoff_s
         self._max_characters = max_characters
         self._url = base_url.rstrip("/") + "/embeddings"
-        key = os.environ.get(KEY_VARIABLE, "") if api_key is None else api_key
+        given = os.environ.get(KEY_VARIABLE, "") if api_key is None else api_key
+        # With the line break of the file it came from, an error of the library would show it.
+        key = given.strip()
+        self._secrets = [one for one in (key, httpx.URL(self._url).password) if one]
         self._client: httpx.Client = httpx.Client(
             headers={"Authorization": f"Bearer {key}"} if key else {},
             timeout=httpx.Timeout(read_s, connect=connect_s, pool=read_s),
@@ -153,11 +156,11 @@ class EndpointEmbedder:
             try:
                 answer = self._client.post(self._url, json=body)
             except self._broken as error:
-                trouble = f"{self._url}: {type(error).__name__} {error}".rstrip()
+                trouble = self._told(f"{type(error).__name__} {error}")
             else:
                 if answer.status_code == 200:
                     return self._rows(answer, len(texts))
-                trouble = _told(self._url, answer)
+                trouble = self._told_of(answer)
                 if answer.status_code in _TEXT_AT_FAULT:
                     raise TextRefused(trouble)
                 if answer.status_code not in _LATER and answer.status_code < 500:
@@ -177,18 +180,26 @@ class EndpointEmbedder:
                 raise ValueError(f"{len(data)} vectors for {count} texts")
             rows = np.array([one["embedding"] for one in data], dtype=np.float32)
         except (ValueError, KeyError, TypeError) as error:
-            raise EmbedderError(f"{_told(self._url, answer)}: not an embeddings answer") from error
+            raise EmbedderError(f"{self._told_of(answer)}: not an embeddings answer") from error
         if rows.shape != (count, self.dimension):
             found = rows.shape[1] if rows.ndim == 2 else "?"
             raise EmbedderError(
-                f"{self._url}: vectors of {self._model!r} have {found} numbers, not "
-                f"{self.dimension}; correct the dimension, or let the endpoint shorten them"
+                self._told(
+                    f"vectors of {self._model!r} have {found} numbers, not {self.dimension}; "
+                    "correct the dimension, or let the endpoint shorten them"
+                )
             )
         return rows
 
+    def _told_of(self, answer: httpx.Response) -> str:
+        return self._told(f"{answer.status_code} {answer.text[:_SHOWN]}")
 
-def _told(url: str, answer: httpx.Response) -> str:
-    return f"{url}: {answer.status_code} {answer.text[:_SHOWN]}".rstrip()
+    def _told(self, what: str) -> str:
+        """Who said what; without the key, which endpoints and addresses repeat."""
+        text = f"{self._url}: {what}".rstrip()
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        return text
 
 
 def _retry_after_s(value: str | None, now: float) -> float | None:

@@ -70,12 +70,25 @@ class Chunker:
             for chunk in self._of_windows(windows.rest())
         ]
 
+    def let_go(self) -> list[Chunk]:
+        """The chunks of windows that are not full, after which no text is held any more."""
+        chunks = self.rest()
+        for windows in self._sessions.values():
+            windows.let_go()
+        self._said.clear()
+        return chunks
+
     def end(self, session: str) -> list[Chunk]:
         """The same for one session, of which nothing is kept."""
         chunks = self.rest(session)
         self._sessions.pop(session, None)
         self._said.pop(session, None)
         return chunks
+
+    @property
+    def sessions(self) -> list[str]:
+        """Conversations that are open."""
+        return list(self._sessions)
 
     def oldest_beyond(self, most: int) -> str | None:
         """The session not added to for longest, when there are more than ``most``."""

@@ -119,6 +119,14 @@ class Ingestor:
             self._check_open()
             self._put(self._chunker.end(session), [session])
 
+    def let_go(self) -> None:
+        """Gives out the last turns of all conversations, and holds them no longer for windows to
+        come. To be called before memories are erased: what is held would be written again, as
+        part of the next window."""
+        with self._changed:
+            self._check_open()
+            self._put(self._chunker.let_go(), self._chunker.sessions)
+
     def flush(self, timeout: float = 30.0) -> IngestReport:
         """Has everything written that was given, windows that are not full included; they grow
         when more turns come. Returns when it is, when the service cannot be reached after the

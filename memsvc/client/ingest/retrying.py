@@ -18,16 +18,18 @@ _ABOUT_ITEMS: Final = frozenset({"INVALID_ARGUMENT", "OUT_OF_RANGE"})
 _FOR_PEOPLE: Final = frozenset(
     {"UNAUTHENTICATED", "PERMISSION_DENIED", "FAILED_PRECONDITION", "UNIMPLEMENTED"}
 )
+_TOO_LARGE: Final = "larger than max"
 _MISMATCH: Final = "DIMENSION_MISMATCH"
 _NO_ROOM: Final = frozenset({"STORE_FULL", "QUOTA_ITEMS", "QUOTA_BYTES", "DISK_FULL"})
 
 
 def about_items(error: Exception) -> bool:
     """Whether one item of a write is at fault: the others can be written without it. gRPC itself
-    says RESOURCE_EXHAUSTED, without a reason of ours, to a message that is too large."""
+    says RESOURCE_EXHAUSTED, without a reason of ours, to a message that is too large; but also
+    to one call too many, which is no fault of an item."""
     if not isinstance(error, ClientError) or error.reason == _MISMATCH:
         return False
-    too_large = error.code == error.reason == "RESOURCE_EXHAUSTED" and error.retry_after_ms is None
+    too_large = error.code == error.reason == "RESOURCE_EXHAUSTED" and _TOO_LARGE in error.message
     return error.code in _ABOUT_ITEMS or too_large
 
 

@@ -74,6 +74,10 @@ class Windows:
         blocks = [block for block in self._blocks() if self._end(block) > self._greatest]
         return [window for block in blocks if (window := self._window(block))]
 
+    def let_go(self) -> None:
+        """Holds no turn any more, and goes on counting."""
+        self._turns, self._all_given = [], True
+
     def _blocks(self) -> Iterable[int]:
         """Numbers of the windows that hold a turn, in order."""
         turns, stride = self._windowing.turns, self._windowing.stride

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memsvc.client.calls import MemoryCalls
-from memsvc.client.embedders import Embedder, embedding_of
+from memsvc.client.embedders import Embedder, TextRefused, embed_each, embedding_of
 from memsvc.client.errors import ClientError
 from memsvc.client.messages import FilterLike
 from memsvc.client.recall.caches import RecentTurn, RecentTurns, user_texts
@@ -170,9 +170,11 @@ class RecallPipeline:
     def _embed(self, text: str) -> tuple[NDArray[np.float32] | None, str]:
         if self._embedder is None:
             return None, ""
-        future = self._threads.submit(self._embedder.embed, [text])
+        future = self._threads.submit(embed_each, self._embedder, [text])
         try:
-            return future.result(self._client.timeouts.read * EMBEDDER_SHARE)[0], ""
+            (row,) = future.result(self._client.timeouts.read * EMBEDDER_SHARE)
+            # A vector that the service would refuse is none.
+            return (None, EMBEDDER_FAILED) if isinstance(row, TextRefused) else (row, "")
         except FutureTimeout:
             future.cancel()
             return None, EMBEDDER_SLOW

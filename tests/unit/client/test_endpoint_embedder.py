@@ -233,6 +233,20 @@ def test_settings_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
         EndpointEmbedder(**{"model": "m", "dimension": 4, **wrong})
 
 
+def test_no_error_shows_the_key_or_a_password(endpoint: Endpoint) -> None:
+    """Endpoints repeat the key; with the line break of a file the library's own error did."""
+    embedder = endpoint.embedder(api_key="sk-4711\n", retries=0)
+    for status, error in ((401, EmbedderError), (400, TextRefused), (503, EmbedderUnavailable)):
+        endpoint.scripted = [(status, {}, "Incorrect API key provided: sk-4711")]
+        with pytest.raises(error, match=r"provided: \*\*\*"):
+            embedder.embed(["x"])
+    assert endpoint.headers[0]["authorization"] == "Bearer sk-4711"
+    address = endpoint.url.replace("http://", "http://me:s3cret@")
+    endpoint.scripted = [(401, {}, "no")]
+    with pytest.raises(EmbedderError, match=r"http://me:\*\*\*@"):
+        endpoint.embedder(base_url=address).embed(["x"])
+
+
 def test_without_httpx_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "httpx", None)
     with pytest.raises(EmbedderMissing, match=r"pip install 'memsvc\[endpoint\]'"):

@@ -16,6 +16,9 @@ from memsvc.client.ingest.retrying import (
 )
 
 TOO_LARGE = ClientError("RESOURCE_EXHAUSTED", "larger than max", reason="RESOURCE_EXHAUSTED")
+TOO_MANY = ClientError(
+    "RESOURCE_EXHAUSTED", "Concurrent RPC limit exceeded!", reason="RESOURCE_EXHAUSTED"
+)
 RATE = ClientError("RESOURCE_EXHAUSTED", "slow", reason="RATE_LIMITED", retry_after_ms=250)
 FULL = ClientError("RESOURCE_EXHAUSTED", "full", reason="STORE_FULL", retry_after_ms=60_000)
 DIMENSION = ClientError("INVALID_ARGUMENT", "numbers", reason="DIMENSION_MISMATCH")
@@ -26,6 +29,7 @@ DIMENSION = ClientError("INVALID_ARGUMENT", "numbers", reason="DIMENSION_MISMATC
     [
         (ClientError("INVALID_ARGUMENT", "x", reason="INVALID_ARGUMENT"), True, False, False),
         (TOO_LARGE, True, False, True),
+        (TOO_MANY, False, False, True),  # items were refused for good
         (RATE, False, False, True),
         (FULL, False, False, False),
         (DIMENSION, False, True, False),
