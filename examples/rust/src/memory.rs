@@ -149,7 +149,9 @@ impl Memory {
 
     /// Learns from a refusal which node takes changes.
     fn follow(&mut self, refusal: &Refusal) {
-        if let Some(primary) = &refusal.primary {
+        let told = refusal.primary.as_ref();
+        // During a switch-over a node may still name itself.
+        if let Some(primary) = told.filter(|told| **told != self.primary) {
             self.primary = primary.clone();
         } else if refusal.reason == "NOT_PRIMARY" || refusal.unreachable() {
             let at = self.nodes.iter().position(|node| *node == self.primary);

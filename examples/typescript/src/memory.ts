@@ -121,7 +121,8 @@ export class Memory {
   /** Learns from a refusal which node takes changes; when the call may be sent again, in ms. */
   private follow(refusal: Refusal): number | undefined {
     const unreachable = refusal.code === "UNAVAILABLE" && !refusal.reason;
-    if (refusal.reason === "NOT_PRIMARY" && refusal.primary) {
+    // During a switch-over a node may still name itself.
+    if (refusal.primary && refusal.primary !== this.primary) {
       this.primary = refusal.primary;
     } else if (refusal.reason === "NOT_PRIMARY" || unreachable) {
       const next = this.nodes.indexOf(this.primary) + 1;
