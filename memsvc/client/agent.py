@@ -100,6 +100,7 @@ class AgentMemory:
         self._handles = Handles()
         self._used = UsedTouches(client)
         self._starting = threading.Lock()
+        self._closed = False
         self._ingestor: Ingestor | None = None
         self._start_ingestor: Callable[[], Ingestor] = functools.partial(
             Ingestor, client, self.namespace, embedder, spill=spill, settings=ingest,
@@ -266,9 +267,10 @@ class AgentMemory:
         ``open`` made. What is pending then stays in the spill file for the next time. Raises as
         flush, after closing."""
         end = time.monotonic() + timeout
+        with self._starting:
+            self._closed = True
         try:
             self._used.close(min(timeout, self.client.timeouts.write))
-            self._recall.close()
             if self._ingestor is None:
                 return IngestReport()
             return self._ingestor.close(max(0.0, end - time.monotonic()))
@@ -289,6 +291,8 @@ class AgentMemory:
 
     def _ingest(self) -> Ingestor:
         with self._starting:
+            if self._closed:
+                raise RuntimeError("the memory is closed")
             if self._ingestor is None:
                 self._ingestor = self._start_ingestor()
             return self._ingestor

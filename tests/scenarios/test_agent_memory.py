@@ -262,6 +262,34 @@ def test_a_model_that_gives_no_direction_leaves_the_words(
         assert context.degraded == "EMBEDDER_FAILED" and FACTS[2] in context.text
 
 
+def test_a_process_ends_although_an_embedder_hangs_and_a_closed_memory_takes_nothing() -> None:
+    script = f"""
+import threading
+from memsvc.client import AgentMemory, Timeouts, Turn
+
+class Hanging:
+    name, dimension, min_score = "hanging", 8, 0.1
+
+    def embed(self, texts):
+        threading.Event().wait()
+
+quick = Timeouts(connect=0.3, read=0.5, write=1.0)
+memory = AgentMemory.open("127.0.0.1:{free_port()}", "a/b/s", embedder=Hanging(), timeouts=quick)
+for number in range(4):
+    assert memory.recall("When does my passport run out?").degraded
+memory.close()
+try:
+    memory.remember(Turn("too late"))
+except RuntimeError as error:
+    print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=True,
+        cwd=REPOSITORY,
+    )  # fmt: skip
+    assert done.stdout == "the memory is closed\n"
+
+
 def test_closing_does_not_wait_behind_coroutines_that_wait_for_room() -> None:
     settings = IngestSettings(
         windows=Windowing(turns=1, stride=1), max_pending=1, when_full="wait", retries=0

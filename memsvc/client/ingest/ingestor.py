@@ -34,6 +34,8 @@ log = logging.getLogger("memsvc.client.ingest")
 
 REFUSALS_KEPT: Final = 20
 WAIT_FOR_ROOM_S: Final = 600.0
+CLOSE_GRACE_S: Final = 10.0
+"""How long ``close`` waits for a call under way, beyond its own timeout."""
 DEFAULT_SETTINGS: Final = IngestSettings()
 
 
@@ -159,7 +161,8 @@ class Ingestor:
 
     def close(self, timeout: float = 30.0) -> IngestReport:
         """flush, then ends the thread and closes the file. What is pending then stays in the
-        file for the next time. Raises as flush, after closing."""
+        file for the next time. Takes up to ten seconds beyond ``timeout`` when a call is under
+        way, and then leaves it to itself. Raises as flush, after closing."""
         with self._changed:
             if self._closed:
                 return self._report()
@@ -169,7 +172,8 @@ class Ingestor:
             with self._changed:
                 self._closing = True
                 self._changed.notify_all()
-            self._thread.join()
+            # An embedder may hang. What it was asked for stays in the file, as after a crash.
+            self._thread.join(CLOSE_GRACE_S)
             with self._changed:
                 self._closed = True
                 report = self._report()
@@ -300,6 +304,8 @@ class Ingestor:
             return self._changed.wait_for(lambda: self._closing, seconds)
 
     def _settle(self, waiting: Sequence[Waiting], delivered: Delivered) -> None:
+        if self._closed:  # without waiting for this batch
+            return
         self._busy = 0
         done = []
         for one, parcel in zip(waiting, delivered.parcels, strict=True):

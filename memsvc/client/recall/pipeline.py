@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import replace
 from typing import Final
@@ -35,6 +36,8 @@ EMBEDDER_SLOW: Final = "EMBEDDER_SLOW"
 """Likewise, because it took too long."""
 EMBEDDER_SHARE: Final = 0.5
 """The part of the read timeout that the embedder may take."""
+EMBEDDER_CALLS: Final = 2
+"""Calls of the embedder at a time; further ones wait, and when one of them hangs go without."""
 HEALTH_SHARE: Final = 0.25
 """The part of it that may be spent, once, on asking which models the store has vectors of."""
 EMBEDDING_UNKNOWN: Final = "EMBEDDING_UNKNOWN"
@@ -79,7 +82,7 @@ class RecallPipeline:
         self._handles = handles
         self._now_ms = now_ms
         self._embedding: str | None = None if embedder is not None else ""
-        self._threads = ThreadPoolExecutor(2, "memsvc-embed")
+        self._embedding_now = threading.BoundedSemaphore(EMBEDDER_CALLS)
 
     def recall(self, text: str, *, session: str = "", filters: FilterLike | None = None) -> Context:
         """The context of an input. ClientError only for what does not pass by itself, and
@@ -112,10 +115,6 @@ class RecallPipeline:
             [*near, *chosen][: settings.rank.keep], self._count, budget,
             degraded=degraded, query=query,
         )  # fmt: skip
-
-    def close(self) -> None:
-        """Waits for no embedder."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
 
     # -- parts -------------------------------------------------------------------------
 
@@ -170,17 +169,34 @@ class RecallPipeline:
     def _embed(self, text: str) -> tuple[NDArray[np.float32] | None, str]:
         if self._embedder is None:
             return None, ""
-        future = self._threads.submit(embed_each, self._embedder, [text])
+        end = time.monotonic() + self._client.timeouts.read * EMBEDDER_SHARE
+        if not self._embedding_now.acquire(timeout=end - time.monotonic()):
+            return None, EMBEDDER_SLOW
+        future: Future[list[NDArray[np.float32] | TextRefused]] = Future()
+        # No pool: its threads would keep a process from ending while a model hangs.
+        threading.Thread(
+            target=self._embed_into, args=(future, text), name="memsvc-embed", daemon=True
+        ).start()
         try:
-            (row,) = future.result(self._client.timeouts.read * EMBEDDER_SHARE)
+            (row,) = future.result(max(end - time.monotonic(), 0.0))
             # A vector that the service would refuse is none.
             return (None, EMBEDDER_FAILED) if isinstance(row, TextRefused) else (row, "")
         except FutureTimeout:
-            future.cancel()
             return None, EMBEDDER_SLOW
         except Exception:
             # Whatever a model or its library raises: words still find something.
             return None, EMBEDDER_FAILED
+
+    def _embed_into(
+        self, future: Future[list[NDArray[np.float32] | TextRefused]], text: str
+    ) -> None:
+        try:
+            assert self._embedder is not None
+            future.set_result(embed_each(self._embedder, [text]))
+        except BaseException as error:
+            future.set_exception(error)
+        finally:
+            self._embedding_now.release()
 
     def _item(self, one: Candidate) -> ContextItem:
         item = ContextItem(

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from memsvc.client import HashingEmbedder, MemoryClient
 from memsvc.client.ingest import (
@@ -115,6 +117,29 @@ def test_counting_goes_on_behind_a_long_turn_when_the_file_is_opened_again(
             ingest.add(*(Turn(text, session="s") for text in texts))
     with Ingestor(nobody, "acme/bot", None, spill=spill, settings=ALONE) as ingest:
         assert ingest._outbox.first(100)[-1].chunk.seq == 4
+
+
+def test_closing_does_not_wait_for_an_embedder_that_hangs(
+    nobody: MemoryClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ingestor, "CLOSE_GRACE_S", 0.01)
+    asked, free = threading.Event(), threading.Event()
+
+    class Hanging(HashingEmbedder):
+        def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+            asked.set()
+            free.wait()
+            return super().embed(texts)
+
+    spill = tmp_path / "spill"
+    ingest = Ingestor(nobody, "acme/bot", Hanging(8), spill=spill, settings=ALONE)
+    ingest.add(turn(0))
+    assert asked.wait(60)
+    assert ingest.close(0.01).pending == 1
+    assert waiting(spill) == [turn(0).text]
+    free.set()
+    ingest._thread.join(60)
+    assert not ingest._thread.is_alive() and waiting(spill) == [turn(0).text]
 
 
 def test_turns_of_many_threads_are_all_taken(nobody: MemoryClient, tmp_path: Path) -> None:
