@@ -99,7 +99,7 @@ def test_conversations_of_one_name_that_begin_alike_are_both_stored(node: Node, 
     with client_of(node) as client:
         for texts in said * 2:
             with Ingestor(client, space, EMBEDDER, spill=None) as ingest:
-                ingest.add(*(Turn(text, session="s1") for text in texts))
+                ingest.add(*(Turn(text, session="s1", seq=n) for n, text in enumerate(texts)))
                 assert ingest.flush().pending == 0
     found = {hit.content for hit in memories(node, space)}
     assert found == {"\n".join(said[at]) for at in (0, 2, 4)}
