@@ -72,6 +72,6 @@ soak: $(STAMP) ## Run the long tests
 	$(BIN)/python -m pytest -m soak
 
 clean: ## Remove .venv, caches and build output
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .hermes build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	rm -rf examples/*/stubs examples/*/dist examples/*/target examples/*/node_modules examples/*/src/gen
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

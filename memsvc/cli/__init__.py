@@ -35,6 +35,7 @@ COMMANDS: Final = {
     "calibrate": "memsvc.cli.calibrate:calibrate_",
     "reload": "memsvc.cli.operate:reload",
     "size": "memsvc.cli.size:size_command",
+    "hermes": "memsvc.cli.hermes:hermes",
 }
 
 
