@@ -9,10 +9,11 @@ and damages nothing.
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -71,8 +72,12 @@ class Outbox:
         with self._explained():
             if path is not None:
                 path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-                # What people said: for nobody else's eyes.
-                os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+                # What people said: for nobody else's eyes. Never opened where it exists: to close
+                # a file takes away the locks that this process has on it, also SQLite's.
+                if path.is_dir():
+                    raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+                with suppress(FileExistsError):
+                    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
             self._db = sqlite3.connect(
                 path or ":memory:", timeout=0, isolation_level=None, check_same_thread=False
             )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 import stat
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -141,3 +143,18 @@ def test_what_a_later_version_adds_is_passed_over_and_nonsense_is_told(tmp_path:
 def test_a_key_fits_the_service_whatever_the_session() -> None:
     assert dedup_key("s1", 3, "hello") == "s1:3:2cf24dba5fb0a30e"
     assert len(dedup_key("字" * 85, 2**63 - 1, "x").encode()) <= 512
+
+
+def test_a_second_attempt_in_one_process_does_not_open_the_file_to_another(tmp_path: Path) -> None:
+    """Closing any descriptor of a file takes a process's locks on it away."""
+    path = tmp_path / "spill"
+    outbox = Outbox(path, OWNER)
+    with pytest.raises(SpillError, match="another process"):
+        Outbox(path, OWNER)
+    other = (
+        "import sys\nfrom pathlib import Path\nfrom memsvc.client.ingest.outbox import Outbox\n"
+        f"Outbox(Path(sys.argv[1]), {OWNER!r})"
+    )
+    done = subprocess.run([sys.executable, "-c", other, str(path)], capture_output=True, text=True)
+    assert "another process uses it" in done.stderr
+    outbox.close()
