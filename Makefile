@@ -19,7 +19,7 @@ help: ## Show this list
 venv: $(STAMP) ## Make .venv with everything the other targets need
 
 $(STAMP): pyproject.toml requirements.lock
-	@echo "installing into $(VENV) (about a minute)"
+	@echo "installing into $(VENV) (some 80 s of work, several minutes on a busy machine)"
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/pip install --quiet --only-binary :all: -c requirements.lock -e '.[local,endpoint,s3,otel,mcp,langgraph,bench,dev]'
 	@touch $@

@@ -65,8 +65,8 @@ def unreachable(address: str, detail: str) -> ClientError:
         f"no memsvc answers at {address}: {detail}",
         reason=UNREACHABLE,
         hint="check the address (--address, MEMSVC_ADDRESS), whether the service runs "
-        "(memsvc serve), whether it is that of gRPC and not of HTTP, and whether both sides "
-        "agree about TLS",
+        "(memsvc serve), whether it is that of gRPC and not of HTTP, whether both sides agree "
+        "about TLS, and whether the authority of its certificate is known here (--ca-file)",
     )
 
 

@@ -198,7 +198,7 @@ def admit(context: grpc.ServicerContext, token: str) -> None:
         _abort(
             context,
             grpc.StatusCode.UNAUTHENTICATED,
-            "the token of replication.token_file is needed",
+            "replication.token_file has to hold the same token on all nodes of the group",
         )
 
 

@@ -203,6 +203,8 @@ def test_encryption(own: Live, tmp_path: Path) -> None:
     assert told.returncode == 0, told.stderr + own.log()
     assert own.run("doctor", *NONE, "--ca-file", cert).returncode == 0
     assert own.run("health").returncode == 3  # unencrypted
+    distrusted = own.run("health", "--tls")  # of an authority that is not known here
+    assert distrusted.returncode == 3 and "--ca-file" in distrusted.stderr
     with MemoryClient(own.address, tls=Tls(ca_file=cert)) as client:
         assert client.health().ready
 

@@ -57,6 +57,14 @@ TRIED = {
     "`DIMENSION_MISMATCH`": {"test_a_vector_of_another_dimension_is_told_beside_that_of_the_store"},
     "Writes are refused: `DISK_FULL`": {"test_a_full_disk_refuses_writes_and_nothing_else"},
     "Writes are refused: `DISK_STALLED`": {"test_a_stalled_disk_does_not_stop_reads"},
+    "Writes are refused: `NOT_PRIMARY`, `NOT_ENOUGH_REPLICAS`": {
+        "test_a_replica_refuses_changes_and_names_its_primary",
+        "test_a_primary_that_was_cut_off_and_replaced_gives_its_surplus_out_and_follows",
+    },
+    "A replica lags: `REPLICA_LAGGING`": {
+        "test_a_cut_or_frozen_network_is_noticed_and_healed",
+        "test_a_replica_without_the_secret_gets_nothing",
+    },
     "Answers are degraded": {"test_degrading_by_hand_and_taking_it_back"},
     "Writes are refused: `STORE_FULL`, `QUOTA_ITEMS`, `QUOTA_BYTES`": {
         "test_a_limit_names_itself_and_follows_a_reload",

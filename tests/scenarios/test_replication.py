@@ -225,7 +225,7 @@ def test_a_replica_without_the_secret_gets_nothing(make_node: MakeNode, tmp_path
     h.fill(primary, range(10))
     stranger = r.make_replica(make_node, primary, "stranger", replication__token_file=str(wrong))
     stranger.start(wait=False)
-    until(lambda: "token" in stranger.log_tail(), 20, "the refusal")
+    until(lambda: "replication.token_file has to" in stranger.log_tail(), 20, "the refusal")
     replica = r.make_replica(make_node, primary, replication__token_file=str(secret)).start()
     assert r.facts(replica) == r.facts(primary)
     assert stranger.process is not None and stranger.process.poll() is None
