@@ -17,13 +17,14 @@ from tests.scenarios import harness as h
 from tests.waiting import until
 
 
-class Connection:
-    """One connection of its own to the port of a node. ``port`` is its local port."""
+class Channel:
+    """A channel of its own to the port of a node, by some address of it. A connection that ends
+    between two calls is replaced without a word."""
 
-    def __init__(self, node: h.Node) -> None:
-        before = _ports(node.port)
+    def __init__(self, node: h.Node, host: str = "127.0.0.1") -> None:
+        self.host = host
         self.channel = grpc.insecure_channel(
-            f"127.0.0.1:{node.port}",
+            f"{host}:{node.port}",
             [
                 ("grpc.use_local_subchannel_pool", 1),
                 ("grpc.enable_retries", 0),
@@ -34,7 +35,6 @@ class Connection:
         self.stub: Any = rpc.MemoryServiceStub(self.channel)
         self.admin: Any = admin_rpc.AdminServiceStub(self.channel)
         self.stub.Health(pb.HealthRequest(), timeout=h.CALL_S, wait_for_ready=True)
-        (self.port,) = _ports(node.port) - before
 
     def write(self, numbers: Sequence[int], **more: Any) -> list[str]:
         """Writes memories by number; their ids."""
@@ -53,6 +53,16 @@ class Connection:
     def close(self) -> None:
         """Ends it."""
         self.channel.close()
+
+
+class Connection(Channel):
+    """A channel whose local port is known: ``port``. Nobody else of this process may connect to
+    the node meanwhile."""
+
+    def __init__(self, node: h.Node) -> None:
+        before = _ports(node.port)
+        super().__init__(node)
+        (self.port,) = _ports(node.port) - before
 
 
 def _ports(server: int) -> set[int]:
@@ -79,6 +89,15 @@ def connected(reader: psutil.Process) -> set[int]:
     """Ports of the clients of a reader."""
     return {
         c.raddr.port
+        for c in reader.net_connections("tcp")
+        if c.raddr and c.status == psutil.CONN_ESTABLISHED
+    }
+
+
+def hosts_of(reader: psutil.Process) -> set[str]:
+    """Addresses by which clients reach a reader that listens on all of them."""
+    return {
+        c.laddr.ip.removeprefix("::ffff:")
         for c in reader.net_connections("tcp")
         if c.raddr and c.status == psutil.CONN_ESTABLISHED
     }
