@@ -49,7 +49,10 @@ impl From<Status> for Refusal {
             message: status.message().to_owned(),
             reason: info.map(|info| info.reason.clone()).unwrap_or_default(),
             violations: violations.unwrap_or_default(),
-            primary: info.and_then(|info| info.metadata.get("primary").cloned()),
+            // Empty while the node has not heard of the new primary yet.
+            primary: info
+                .and_then(|info| info.metadata.get("primary").cloned())
+                .filter(|address| !address.is_empty()),
             retry_after: details.retry_info().and_then(|retry| retry.retry_delay),
         }
     }
