@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from memsvc.domain.planner import first_plan, next_plan
+from memsvc.domain.planner import Plan, first_plan, next_plan
 from memsvc.domain.types import ExplainPart
 from memsvc.segments.errors import SegmentDamaged
 from memsvc.segments.graph import Graph
@@ -124,6 +124,22 @@ def _missing(segment: Segment, generation: int) -> Missing | None:
     return Missing(*(segment.missing(kind, generation) for kind in ("rows", "scan", "graph")))
 
 
+def _with_vectors(vectors: VectorRows, scope: Scope) -> tuple[NDArray[np.bool_], int]:
+    """Which rows in scope have a vector in the files, and how many."""
+    if vectors.present is None:
+        return scope.mask, scope.count
+    mask = scope.mask & vectors.present
+    return mask, int(np.count_nonzero(mask))
+
+
+def _first_search(
+    graph: Graph, matching: int, k: int, ef: int, costs: SegmentCosts
+) -> tuple[Plan, int]:
+    """How a search of a graph begins, and how many rows it asks for."""
+    plan = first_plan(graph.vectors, matching, k, ef, costs)
+    return plan, max(plan.count, min(ef, graph.vectors))
+
+
 class _Begun(NamedTuple):
     """A search of a graph for ``asked`` rows that goes on beside others."""
 
@@ -185,15 +201,12 @@ class VectorSearch:
         vectors, graph = part.vectors(self._generation), part.graph(self._generation)
         if self._beside is None or part.segment is None or vectors is None or graph is None:
             return
-        present = vectors.present
-        mask = scope.mask if present is None else scope.mask & present
-        matching = scope.count if present is None else int(np.count_nonzero(mask))
+        _, matching = _with_vectors(vectors, scope)
         if not k or 2 * matching <= graph.vectors:
             return
         costs = self._book.of(vectors, graph, _missing(part.segment, self._generation))
-        plan = first_plan(graph.vectors, matching, k, ef, costs)
+        plan, asked = _first_search(graph, matching, k, ef, costs)
         if plan.count:
-            asked = max(plan.count, min(ef, graph.vectors))
             job = self._beside.submit(_clocked, graph, self._query, asked, ef, self._quantised)
             self._graphs[part.name] = _Begun(asked, job)
 
@@ -261,9 +274,7 @@ class VectorSearch:
                 return nothing, "none", f"vector file unusable, {needed:.1f} s to read records"
             found = self._from_records(part, scope, k)
             return found, "exact", "vector file unusable, read from the records"
-        present = vectors.present
-        mask = scope.mask if present is None else scope.mask & present
-        matching = scope.count if present is None else int(np.count_nonzero(mask))
+        mask, matching = _with_vectors(vectors, scope)
         if not matching:
             return nothing, "none", "no row that passes has a vector"
         lost = graph is None and part.segment.meta.file("graph", self._generation) is not None
@@ -342,8 +353,7 @@ class VectorSearch:
         """Candidates from the graph with their rough cosines, or None when an exact scan is the
         better way. ``begun`` is the search that was started before."""
         rows = graph.vectors
-        plan = first_plan(rows, matching, k, ef, costs)
-        asked = max(plan.count, min(ef, rows))
+        plan, asked = _first_search(graph, matching, k, ef, costs)
         breadth = 0.0
         while plan.count:
             local, rough = self._timed(graph, asked, ef, costs, begun)
