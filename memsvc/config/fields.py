@@ -5,16 +5,17 @@ unit, range, default, whether a running server takes a new value) is the single 
 validation messages, the reference page and the example file.
 """
 
-import ipaddress
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 import annotated_types
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.fields import FieldInfo
+
+from memsvc.domain.addresses import ListenAddress, split_listen
 
 ENV_PREFIX = "MEMSVC_"
 
@@ -25,35 +26,10 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
-class ListenAddress(NamedTuple):
-    """Where a server listens. `port` 0 lets the system choose one."""
-
-    host: str
-    port: int
-
-    @property
-    def is_loopback(self) -> bool:
-        """True when only programs on this machine can connect."""
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False  # a name may resolve to anything
-
-    def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
-
-
 def parse_listen(text: str) -> ListenAddress:
     """Split "host:port" or "[v6]:port"; ValueError says what is wrong with it."""
-    host, colon, port = text.rpartition(":")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        raise ValueError("an IPv6 address is written in brackets, as in [::1]:8848")
-    if not colon or not host:
+    host, port = split_listen(text, 8848)
+    if not host:
         raise ValueError("host and port are both needed, as in 127.0.0.1:8848")
     if not (port.isascii() and port.isdigit()) or int(port) > 65535:
         raise ValueError("the port is a number from 0 to 65535")

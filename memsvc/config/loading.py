@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from memsvc.config.fields import ListenAddress, parse_listen
+from memsvc.config.fields import parse_listen
 from memsvc.config.model import KEYS, Settings, contradictions, value_of, warnings
 from memsvc.config.sources import (
     Collected,
@@ -18,6 +18,7 @@ from memsvc.config.sources import (
     read_file,
     read_overrides,
 )
+from memsvc.domain.addresses import ListenAddress
 
 # Found values are quoted in messages; a pasted key or certificate should not fill the screen.
 _QUOTED_LENGTH = 80

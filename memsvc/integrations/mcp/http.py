@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-import ipaddress
 from typing import Any, Final
 
 import uvicorn
@@ -11,6 +10,8 @@ from mcp.server.mcpserver import MCPServer
 from mcp.server.transport_security import TransportSecuritySettings
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
+
+from memsvc.domain.addresses import ListenAddress, split_listen
 
 PATH: Final = "/mcp"
 MAX_BODY_BYTES: Final = 256 * 1024
@@ -27,38 +28,23 @@ class Listen:
 
     def __init__(self, text: str, *, tls: bool = False) -> None:
         """``text`` is host:port or [v6]:port; ValueError says what is wrong with it."""
-        host, colon, port = text.rpartition(":")
-        if host.startswith("[") and host.endswith("]"):
-            host = host[1:-1]
-        elif ":" in host:
-            raise ValueError("an IPv6 address is written in brackets, as in [::1]:8850")
-        if not colon or not host or not (port.isascii() and port.isdigit()):
+        host, port = split_listen(text, 8850)
+        if not host or not (port.isascii() and port.isdigit()):
             raise ValueError(f"expected HOST:PORT, as in 127.0.0.1:8850, not {text!r}")
         if not 1 <= int(port) <= 65_535:
             raise ValueError(f"the port is a number from 1 to 65535, not {port}")
-        self.host, self.port, self.tls = host, int(port), tls
-
-    @property
-    def is_loopback(self) -> bool:
-        """Whether only programs of this machine can connect."""
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False  # a name may resolve to anything
+        self.address, self.tls = ListenAddress(host, int(port)), tls
 
     def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{'https' if self.tls else 'http'}://{host}:{self.port}{PATH}"
+        return f"{'https' if self.tls else 'http'}://{self.address}{PATH}"
 
 
 def check_token(listen: Listen, token: str) -> None:
     """ValueError when anybody could connect without a token, or the token is too short."""
-    if not token and not listen.is_loopback:
+    if not token and not listen.address.is_loopback:
         raise ValueError(
-            f"{listen.host} can be reached from other machines, and there is no token: everyone "
-            "who can connect could read and erase the memory"
+            f"{listen.address.host} can be reached from other machines, and there is no token: "
+            "everyone who can connect could read and erase the memory"
         )
     if token and not (len(token) >= MIN_TOKEN and token.isascii() and token.isprintable()):
         raise ValueError(f"the token needs {MIN_TOKEN} or more printable ASCII characters")
@@ -96,10 +82,10 @@ def make_app(server: MCPServer[Any], listen: Listen, token: str) -> ASGIApp:
     # A page that a browser has loaded must not reach a server on this machine, by its own origin
     # or by a name that is made to point here.
     names = ["127.0.0.1", "localhost", "[::1]"]
-    if listen.is_loopback and listen.host not in ("127.0.0.1", "localhost", "::1"):
-        names.append(listen.host)
+    if listen.address.is_loopback and listen.address.host not in ("127.0.0.1", "localhost", "::1"):
+        names.append(listen.address.host)
     security = TransportSecuritySettings(
-        enable_dns_rebinding_protection=listen.is_loopback,
+        enable_dns_rebinding_protection=listen.address.is_loopback,
         allowed_hosts=[f"{name}:*" for name in names],
         allowed_origins=[f"{scheme}://{name}:*" for name in names for scheme in ("http", "https")],
     )
@@ -109,7 +95,7 @@ def make_app(server: MCPServer[Any], listen: Listen, token: str) -> ASGIApp:
         stateless_http=True,
         max_request_body_size=MAX_BODY_BYTES,
         transport_security=security,
-        host=listen.host,
+        host=listen.address.host,
     )
     return TokenGate(app, token) if token else app
 
@@ -122,8 +108,8 @@ def serve_http(
     check_token(listen, token)
     uvicorn.run(
         make_app(server, listen, token),
-        host=listen.host,
-        port=listen.port,
+        host=listen.address.host,
+        port=listen.address.port,
         log_level="warning",
         limit_concurrency=MAX_CONNECTIONS,
         timeout_graceful_shutdown=STOP_S,
