@@ -9,6 +9,8 @@ PYTEST_ARGS ?= -n 2
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_ROOT_USER_ACTION := ignore
+# Tests start hundreds of processes from here: without bytecode on disk each compiles all anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo example stubs test polyglot lint format protos docs lock bench soak clean
