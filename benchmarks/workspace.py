@@ -142,7 +142,8 @@ class Workspace:
         """A copy that may be changed."""
         target = self.root / name
         shutil.rmtree(target, ignore_errors=True)
-        shutil.copytree(store, target)
+        # A server that was killed leaves the lock file as a link to nothing.
+        shutil.copytree(store, target, ignore=shutil.ignore_patterns("lock.mdb"))
         return target
 
     def fresh(self, name: str) -> Path:
