@@ -59,7 +59,9 @@ def run(session: Session) -> None:
     with Server(store, settings_of(dataset, dtype)) as server:
         requests = [query_request(NAMESPACE, q, k=K, ef=ef) for q in dataset.queries]
         floats = [query_request(NAMESPACE, q, k=K, ef=ef, numbers=True) for q in dataset.queries]
-        answer, _ = timed(server.stub, requests[0])
+        # The first ones may run out of time while the files are read from a cold disk.
+        answers = (timed(server.stub, request)[0] for request in requests)
+        answer = next(found for found in answers if not _lacking(found))
         size = answer.ByteSize()
         report.say(f"answers of {len(answer.items)} hits and {size:,} bytes")
         with EchoServer(f"127.0.0.1:{free_port()}", answer) as echo:
