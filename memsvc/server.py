@@ -201,7 +201,7 @@ class Server:
         if self._promotion is not None:
             self._promotion.start()
         self._rpc.follow_health()
-        self.node.leading.on_changed = self._rpc.look_now
+        self.node.leading.on_changed.append(self._rpc.look_now)
         log.info("memsvc %s serves %s", memsvc.__version__, self.node.store.data_dir)
 
     @property

@@ -41,8 +41,11 @@ class Serving:
         """Whether each of NAMES is served. ``max_lag_ms`` 0 = however far it is behind.
 
         Reads come back only after ten good looks when the lag was too large. A node that
-        was not ready needs no such proof: it says itself when it is.
+        was not ready needs no such proof: it says itself when it is. Nor does a primary, which
+        is behind nobody, whatever it was as a replica.
         """
+        if health.role != "replica":
+            self._reads = Recovery()
         near = self._reads.check(not max_lag_ms or health.lag_ms <= max_lag_ms)
         ready = health.ready
         return {

@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from memsvc.domain.manifest import SegmentMeta
@@ -30,6 +30,16 @@ SCRUB_BYTES_PER_S: Final = 64 << 20
 """How fast the daily scrub reads, so that queries keep disk and page cache."""
 
 
+@dataclass(frozen=True, slots=True)
+class DamagedFile:
+    """A segment file that is not as it was written: of which partition, its path below the data
+    directory, and what was found."""
+
+    partition: int
+    path: str
+    reason: str
+
+
 class Damages:
     """Files that are set aside until their segment is built anew. ``look_at`` has the
     partition repaired."""
@@ -39,7 +49,8 @@ class Damages:
         self._views = views
         self._look_at = look_at
         self._to_glance: list[SegmentMeta] = []
-        self._known: dict[tuple[int, str], set[str]] = {}
+        self._known: dict[tuple[int, str], dict[str, str]] = {}
+        """Of each segment the files that are set aside, and why."""
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._acting = threading.Lock()
@@ -61,6 +72,16 @@ class Damages:
         with self._lock:
             return sum(map(len, self._known.values()))
 
+    @property
+    def waiting(self) -> list[DamagedFile]:
+        """Files set aside and not yet replaced."""
+        with self._lock:
+            return [
+                self._damaged(partition, name, file, reason)
+                for (partition, name), files in self._known.items()
+                for file, reason in files.items()
+            ]
+
     def of(self, partition: int, name: str) -> bool:
         """Whether a segment has damaged files."""
         return (partition, name) in self._known
@@ -75,9 +96,9 @@ class Damages:
         """Sets damaged files aside and has the segment built anew."""
         root = partition_dir(self._store.data_dir, meta.partition)
         with self._lock:
-            known = self._known.setdefault((meta.partition, meta.name), set())
+            known = self._known.setdefault((meta.partition, meta.name), {})
             fresh = [d for d in damages if d.file.name not in known]
-            known.update(d.file.name for d in fresh)
+            known.update({d.file.name: d.reason for d in fresh})
         if not self._still_there(meta):
             # Replaced meanwhile: a reader of an older snapshot came upon what is left of it.
             self.replaced(meta.partition, (meta.name,))
@@ -112,15 +133,15 @@ class Damages:
                 self.found(meta, damages)
                 self._views.drop(meta.partition)
 
-    def scrub(self, bytes_per_s: float = float("inf")) -> int:
-        """Reads every segment file whole; returns how many were damaged. Ends early at a
+    def scrub(self, bytes_per_s: float = float("inf")) -> list[DamagedFile]:
+        """Reads every segment file whole; returns those that were damaged. Ends early at a
         stop."""
+        found: list[DamagedFile] = []
         with self._acting:
             if self._stopping.is_set():
-                return 0
+                return found
             with self._store.read() as snapshot:
                 metas = list(snapshot.all_segments())
-        found = 0
         for meta in metas:
             root = partition_dir(self._store.data_dir, meta.partition)
             damages: list[Damage] = []
@@ -133,7 +154,10 @@ class Damages:
                 if self._stopping.is_set():
                     return found
                 if damages and self._still_there(meta):
-                    found += len(damages)
+                    found += [
+                        self._damaged(meta.partition, meta.name, d.file.name, d.reason)
+                        for d in damages
+                    ]
                     self.found(meta, tuple(damages))
                     self._views.drop(meta.partition)
         return found
@@ -147,8 +171,12 @@ class Damages:
                 log.exception("the scrub failed; it is tried again in a day")
             else:
                 seconds = time.monotonic() - started
-                log.info("scrubbed in %.0f s, %d files damaged", seconds, found)
+                log.info("scrubbed in %.0f s, %d files damaged", seconds, len(found))
 
     def _still_there(self, meta: SegmentMeta) -> bool:
         with self._store.read() as snapshot:
             return meta in snapshot.segments(meta.partition)
+
+    def _damaged(self, partition: int, name: str, file: str, reason: str) -> DamagedFile:
+        path = partition_dir(self._store.data_dir, partition) / name / file
+        return DamagedFile(partition, str(path.relative_to(self._store.data_dir)), reason)

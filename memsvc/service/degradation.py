@@ -60,6 +60,8 @@ class Degradation:
         self._checks: deque[Degraded] = deque(maxlen=GOOD_CHECKS)
         self._found = GOOD
         self._lags = False
+        self.follows: Callable[[], bool] = lambda: True
+        """Whether the node follows another, and may so be behind."""
         self.mark: Callable[[], Degraded] = Degraded
         """What every answer is marked with for a reason outside of this node."""
         self.on_forced: Callable[[], None] = lambda: None
@@ -96,10 +98,22 @@ class Degradation:
         """Takes the result of one check of the node (level NONE = good)."""
         with self._lock:
             before = self.current
+            if found == REPLICA_LAGGING and not self.follows():
+                found = GOOD  # it was promoted since that check was begun
             self._checks.append(found)
             self._lags = found == REPLICA_LAGGING
             # Of equal levels the reason that was seen last.
             self._found = max(reversed(self._checks), key=lambda check: check.level)
+            self._tell(before)
+
+    def caught_up(self) -> None:
+        """The node follows no other any more: how far behind one it was counts for nothing."""
+        with self._lock:
+            before = self.current
+            kept = [check for check in self._checks if check != REPLICA_LAGGING]
+            self._checks = deque(kept, maxlen=GOOD_CHECKS)
+            self._lags = False
+            self._found = max(reversed(self._checks), key=lambda check: check.level, default=GOOD)
             self._tell(before)
 
     def of_queries(self) -> Degraded:

@@ -44,7 +44,7 @@ class Leading:
         own_feed.leads = not store.follower
         self.primary: Callable[[], Primary] = Primary
         """On a replica: what is known of the one it follows."""
-        self.on_changed: Callable[[], None] = lambda: None
+        self.on_changed: list[Callable[[], None]] = []
         """Told when the node has begun to lead, or to follow."""
         self.warning = ""
         """What people should know about the group; "" = nothing."""
@@ -158,7 +158,7 @@ class Leading:
         with self._lock:
             self._feed.leads = False
             self._handing_over = False
-        self.on_changed()
+        self._changed()
 
     def lead(self, epoch: int) -> Standing:
         """Begins an epoch and takes changes. The caller has seen to it that nobody else does."""
@@ -168,8 +168,12 @@ class Leading:
             self.primary, self.send_recalls = Primary, None
             self._feed.leads = True
             standing = self._standing()
-        self.on_changed()
+        self._changed()
         return standing
+
+    def _changed(self) -> None:
+        for told in self.on_changed:
+            told()
 
     def _standing(self) -> Standing:
         with self._store.read() as snapshot:

@@ -24,7 +24,7 @@ from memsvc.segments.errors import Damage
 from memsvc.service.builder import Builder, BuilderFailed
 from memsvc.service.census import Standing, take_census
 from memsvc.service.compaction import CompactionFailed, compact
-from memsvc.service.damage import Damages
+from memsvc.service.damage import DamagedFile, Damages
 from memsvc.service.search.registry import Views, partition_dir
 from memsvc.service.segment_builds import Generations, IndexSettings, SegmentBuilds
 from memsvc.service.workqueue import COMPACT, LANES, Wish, WorkQueue
@@ -203,8 +203,8 @@ class Maintenance:
         """Sets damaged files aside and has the segment built anew."""
         self.damages.found(meta, damages)
 
-    def scrub(self) -> int:
-        """Reads every segment file whole, at once; returns how many were damaged."""
+    def scrub(self) -> list[DamagedFile]:
+        """Reads every segment file whole, at once; returns those that were damaged."""
         return self.damages.scrub()
 
     # -- the lanes ---------------------------------------------------------------------

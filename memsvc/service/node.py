@@ -197,7 +197,7 @@ class Node:
         undo.callback(self.rebuilds.stop)
         self.snapshots = Snapshots(
             self.store,
-            snapshot_settings(settings),
+            snapshot_settings(settings, follows),
             clock=self.clock,
             builders=builders,
             on_taken=self.metrics.snapshot,
@@ -245,6 +245,8 @@ class Node:
         self.leading = Leading(self.store, self.writer, self.feed)
         if asks_first:
             self.leading.freeze()
+        self.leading.on_changed.append(self._role_changed)
+        self.degradation.follows = lambda: self.leading.follows
         self.degradation.mark = self.leading.mark
         self.checkup = Checkup(
             self.degradation,
@@ -275,7 +277,7 @@ class Node:
         self.rebuilds.settings = rebuild_settings(settings)
         if builds.settings.graph != before.graph:
             self.rebuilds.settings_changed()
-        self.snapshots.apply(snapshot_settings(settings))
+        self.snapshots.apply(snapshot_settings(settings, self.leading.follows))
         self._schedule = Schedule(settings.lifecycle.compact_cron, self._now())
 
     def stop(self) -> None:
@@ -300,6 +302,11 @@ class Node:
         self.searcher.close()
         self.views.clear()
         self.store.close()
+
+    def _role_changed(self) -> None:
+        if not self.leading.follows:
+            self.degradation.caught_up()
+        self.snapshots.apply(snapshot_settings(self.settings, self.leading.follows))
 
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self.clock() / 1_000, UTC)

@@ -248,6 +248,24 @@ def test_a_replica_marks_answers_while_it_lags_and_no_longer() -> None:
     assert (node.of_queries(), node.current) == (GOOD, REPLICA_LAGGING)
 
 
+def test_a_promoted_replica_does_not_say_that_it_lags_behind_itself() -> None:
+    moved: list[Degraded] = []
+    node = Degradation(moved.append)
+    follows = [True]
+    node.follows = lambda: follows[0]
+    node.check(Signs(stalled=True).finding())
+    node.check(Signs(lags=True).finding())
+    follows[0] = False
+    node.caught_up()
+    assert (node.of_queries(), node.current) == (
+        GOOD,
+        Degraded(DegradedLevel.TIMEOUT, "DISK_STALLED"),
+    )
+    node.check(Signs(lags=True).finding())  # of a check that had begun before
+    assert node.of_queries() == GOOD
+    assert [now.reason for now in moved] == ["DISK_STALLED", "REPLICA_LAGGING", "DISK_STALLED"]
+
+
 @pytest.mark.parametrize("kept", [b"", b"{}", b'{"level": 9, "reason": "x"}', b"[1]", b"\xff"])
 def test_a_forced_level_that_cannot_be_read_is_passed_over(world: World, kept: bytes) -> None:
     world.close()

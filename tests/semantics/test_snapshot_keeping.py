@@ -220,17 +220,53 @@ def test_a_replica_and_its_primary_do_not_remove_each_others(make_world: MakeWor
     world, snapshots = _make(make_world, storage__snapshot_keep=1)
     world.put(summary="x")
     settings = world.node.settings
-    follower = snapshot_settings(
-        settings.model_copy(update={"node": settings.node.model_copy(update={"role": "replica"})})
-    )
+    follower = snapshot_settings(settings, follows=True)
     assert (follower.where, follower.also) == (snapshots.settings.also[0], ())
     mine = snapshots.take_now()
     snapshots.apply(follower)
     as_replica = snapshots.take_now()
+    snapshots.tick()
     assert snapshots.kept() == [as_replica]
     assert verify(mine).sound
     # Promoted, it looks after those that it took before.
-    snapshots.apply(snapshot_settings(settings))
+    snapshots.apply(snapshot_settings(settings, follows=False))
     world.clock.turn(1_000)
     last = snapshots.take_now()
     assert [found.where for found in snapshots.kept()] == [last.where]
+
+
+def test_after_a_promotion_the_folder_of_the_primary_does_not_fall_behind(
+    make_world: MakeWorld,
+) -> None:
+    world, snapshots = _make(make_world)
+    base = Path(snapshots.settings.where)
+    world.node.leading.freeze()
+    world.node.leading.follow()
+    assert snapshots.settings.where != str(base)
+    world.clock.turn(31 * MINUTE)
+    snapshots.tick()
+    assert [found.place for found in snapshots.kept()] == [snapshots._places[0]]
+    assert not place_of(base).snapshots(), "it is the primary's"
+    world.node.leading.lead(1 << 16)
+    world.put(summary="written after it")
+    snapshots.tick()
+    assert [found.where for found in place_of(base).snapshots()] == [snapshots.kept()[-1].where]
+    # The role counts, not what the configuration says, also when that is read again.
+    world.node.apply(world.node.settings)
+    assert snapshots.settings.where == str(base)
+
+
+def test_what_a_former_primary_left_behind_is_rid_of_what_was_erased(
+    make_world: MakeWorld,
+) -> None:
+    world, snapshots = _make(make_world, storage__snapshot_interval_min=0)
+    id_ = world.put(summary="x")
+    left = snapshots.take_now()
+    world.forget(ids=[id_], mode="HARD")
+    world.node.leading.freeze()
+    world.node.leading.follow()
+    for hours, there in ((0, True), (23, True), (2, False)):
+        world.clock.turn(hours * HOUR)
+        snapshots._others_until = 0.0
+        snapshots.tick()
+        assert Path(left.where).exists() == there, hours

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
@@ -97,7 +98,8 @@ class FolderPlace:
         """Under another name first: what is half removed must not pass for a snapshot."""
         path = self.folder / found.name
         gone = path.with_name(path.name + TEMPORARY_SUFFIX)
-        path.rename(gone)
+        with contextlib.suppress(FileNotFoundError):  # another node of the store was faster
+            path.rename(gone)
         shutil.rmtree(gone, ignore_errors=True)
 
     def sweep(self, is_ours: Callable[[str], bool]) -> None:

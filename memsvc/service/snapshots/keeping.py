@@ -41,33 +41,35 @@ _SCAN: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class SnapshotSettings:
-    """Where snapshots go (``where``, a path or an address) and where else this node may have put
-    some (``also``); how often one is taken (ms, 0 = only when asked for), how many are kept,
-    when what was erased must be gone (ms), and the free bytes they must leave."""
+    """Where snapshots go (``where``, a path or an address), where else this node may have put
+    some (``also``), and where another node of the store keeps its own (``others``); how often
+    one is taken (ms, 0 = only when asked for), how many are kept, when what was erased must be
+    gone (ms), and the free bytes they must leave."""
 
     where: str
     also: tuple[str, ...]
+    others: tuple[str, ...]
     interval_ms: int
     keep: int
     purge_ms: int
     keep_free: int
 
 
-def snapshot_settings(settings: Settings) -> SnapshotSettings:
-    """From the configuration.
+def snapshot_settings(settings: Settings, follows: bool) -> SnapshotSettings:
+    """From the configuration, and whether the node follows another now.
 
-    A replica has a folder of its own below, named after the node: it may have the same
-    ``snapshot_dir`` as its primary, whose snapshots are of the same store. One that was promoted
+    One that does has a folder of its own below, named after the node: it may have the same
+    ``snapshot_dir`` as its primary, whose snapshots are of the same store. Once it is promoted it
     goes on where its primary was, and goes on to look after those it took as a replica.
     """
     storage = settings.storage
     base = storage.snapshot_dir or str(storage.data_dir / "snapshots")
     name = node_id(storage.data_dir)
     own = str(parse_object_url(base).below(name) if is_object_url(base) else Path(base) / name)
-    follows = settings.node.role == "replica"
     return SnapshotSettings(
         own if follows else base,
         () if follows else (own,),
+        (base,) if follows else (),
         storage.snapshot_interval_min * 60_000,
         storage.snapshot_keep,
         int(settings.lifecycle.purge_within_hours * 3_600_000),
@@ -90,10 +92,11 @@ class Snapshots:
     ) -> None:
         self._store = store
         self.settings = settings
-        self._places = _places(settings)
+        self._places, self._others = _places(settings)
         self._known: list[Found] | None = None
         """What there is, as far as it may be relied on."""
         self._known_until = 0.0
+        self._others_until = 0.0
         self._clock = clock
         self._on_taken = on_taken
         # A process at the lowest priority: a copy in this one would hold up what serves.
@@ -106,6 +109,8 @@ class Snapshots:
         """Positions up to which the log behind a snapshot is known to erase nothing."""
         self.last_time = 0
         """When the newest was current, UTC ms; 0 = there is none."""
+        self._current_at = 0
+        """The same of the newest in the place where new ones go."""
         self.trouble = ""
         """Why the last one failed, or none can be looked after; "" when all is well."""
         self._thread = threading.Thread(target=self._run, name="memsvc-snapshots", daemon=True)
@@ -120,9 +125,12 @@ class Snapshots:
     def apply(self, settings: SnapshotSettings) -> None:
         """Takes settings that were changed. Raises FailedPrecondition for a place that is none;
         then nothing is changed."""
-        places = _places(settings) if settings.where != self.settings.where else self._places
-        self.settings, self._places = settings, places
-        self._known = None
+        if settings.where != self.settings.where:
+            self._places, self._others = _places(settings)
+            # Who looks for a snapshot of this store there is to find a current one.
+            self._current_at = 0
+        self.settings = settings
+        self._known, self._others_until = None, 0.0
 
     def stop(self) -> None:
         """Ends at once; a snapshot in the making is left as a .tmp folder."""
@@ -191,7 +199,8 @@ class Snapshots:
             self.last_time = max(self.last_time, kept[-1].manifest.time)
         now, settings = self._clock(), self.settings
         stale = {one.where for one in kept if self._is_stale(one, now, 3 / 4)}
-        wanted = bool(settings.interval_ms) and self._is_due(kept, now)
+        here = [one for one in kept if one.place is self._places[0]]
+        wanted = bool(settings.interval_ms) and self._is_due(here, now)
         # One that is clean takes the place of those that are not, when there will be one.
         wanted = wanted or (len(stale) == len(kept) > 0 and self._would_be_clean(now))
         if wanted and time.monotonic() >= self._not_before:
@@ -203,17 +212,19 @@ class Snapshots:
         self._drop(kept, stale, now)
         if not self._not_before:
             self.trouble = ""
+        self._look_after_others(now)
 
-    def _is_due(self, kept: list[Found], now: int) -> bool:
-        last = max(self.last_time, self._started) if not kept else self.last_time
-        if now - last < self.settings.interval_ms:
+    def _is_due(self, here: list[Found], now: int) -> bool:
+        """``here``: those in the place where new ones go."""
+        newest = here[-1].manifest if here else None
+        self._current_at = max(self._current_at, newest.time if newest else 0)
+        if now - (self._current_at or self._started) < self.settings.interval_ms:
             return False
-        if kept:
+        if newest is not None:
             with self._store.read() as snapshot:
                 same = (snapshot.epoch, snapshot.position, snapshot.digest.hex())
-            newest = kept[-1].manifest
             if same == (newest.epoch, newest.position, newest.digest):
-                self.last_time = now  # nothing was written since
+                self.last_time = self._current_at = now  # nothing was written since
                 return False
         return True
 
@@ -241,7 +252,7 @@ class Snapshots:
                 shutil.rmtree(self._store.data_dir / WORKSHOP, ignore_errors=True)
                 self._builder.rest()
             seconds = time.monotonic() - started
-            self.last_time = now
+            self.last_time = self._current_at = now
             self.trouble, self._not_before = "", 0.0
             self._on_taken(True, seconds)
             log.info(
@@ -279,6 +290,27 @@ class Snapshots:
             elif one.where in stale and self._is_stale(one, now, 1):
                 log.warning("no snapshot is left that could take the place of %s", one.where)
                 self._remove(one, "it holds what was erased too long ago")
+
+    def _look_after_others(self, now: int) -> None:
+        """Removes from places of other nodes what was erased too long ago, and nothing else: a
+        former primary may have left snapshots where nobody goes on."""
+        if time.monotonic() < self._others_until:
+            return
+        self._others_until = time.monotonic() + LIST_EVERY_S
+        for place in self._others:
+            try:
+                for one in place.snapshots():
+                    if is_snapshot_name(one.name) and self._holds_erased(one, now):
+                        self._remove(one, "it holds what was erased too long ago")
+            except (OSError, MemsvcError) as error:
+                log.warning("snapshots in %s were not looked through: %s", place, error)
+
+    def _holds_erased(self, found: Found, now: int) -> bool:
+        with self._store.read() as snapshot:
+            ahead = snapshot.position < found.manifest.position
+        # A replica that is behind cannot tell yet.
+        ours = found.manifest.store_id == self._store.store_id and not ahead
+        return ours and self._is_stale(found, now, 1)
 
     def _remove(self, found: Found, why: str) -> None:
         log.info("removing snapshot %s of position %d: %s", found.where, found.manifest.position,
@@ -320,6 +352,7 @@ class Snapshots:
             return all(time > until for *_, time in snapshot.erasures(1 << 62))
 
 
-def _places(settings: SnapshotSettings) -> list[Place]:
-    """That of new snapshots first."""
-    return [place_of(where) for where in (settings.where, *settings.also)]
+def _places(settings: SnapshotSettings) -> tuple[list[Place], list[Place]]:
+    """Those of this node, that of new snapshots first; those of others."""
+    mine = [place_of(where) for where in (settings.where, *settings.also)]
+    return mine, [place_of(where) for where in settings.others]

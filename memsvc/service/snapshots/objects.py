@@ -108,6 +108,12 @@ class ObjectPlace:
                 self._send(pieces, read(file))
         self._write(self._key(name, MANIFEST_NAME), manifest.to_json().encode())
         self._manifests[name] = manifest
+        # A node that was primary before may have removed segment files while nobody listed them.
+        have = self._list(SEGMENTS)
+        for file in manifest.files:
+            pieces = dict(self._pieces(name, file))
+            if file.path.startswith(f"{SEGMENTS}/") and not pieces.keys() <= have.keys():
+                self._send(pieces, read(file))
         return Found(self, name, manifest, where)
 
     def workshop(self, name: str, data_dir: Path) -> Path:

@@ -55,3 +55,10 @@ def test_a_node_that_is_not_ready_serves_nothing_and_is_back_when_it_is() -> Non
     primary = replace(REPLICA, role="primary")
     assert not any(serving.look(replace(primary, ready=False), LIMIT_MS).values())
     assert all(serving.look(primary, LIMIT_MS).values())
+
+
+def test_a_promoted_replica_that_lagged_serves_reads_at_once() -> None:
+    serving = Serving()
+    assert serving.look(REPLICA, LIMIT_MS)[MEMORY_SERVICE]
+    assert not serving.look(lagging(LIMIT_MS + 1), LIMIT_MS)[MEMORY_SERVICE]
+    assert serving.look(replace(REPLICA, role="primary"), LIMIT_MS)[MEMORY_SERVICE]
