@@ -20,7 +20,7 @@ from memsvc.domain.ids import format_id
 from memsvc.domain.log import Entry
 from memsvc.domain.replication import Standing
 from memsvc.segments.files import fsync_directory
-from memsvc.service.admin import exported
+from memsvc.service.exporting import exported
 from memsvc.store.snapshot import Snapshot
 
 log = logging.getLogger(__name__)

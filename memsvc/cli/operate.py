@@ -153,7 +153,8 @@ def asked_for(
         raise Failure(f"there is no agent {name}", hint="see memsvc tenant list")
     wanted: dict[str, object] = {"memory": memory_id}
     if not memory_id:
-        wanted = {"partition": where, "log": log_tail, "damaged_found": where and verify}
+        check = where and verify
+        wanted = {"partition": where, "log": log_tail, "damaged_found": check, "damaged": check}
     asked = {key: facts[key] for key, want in wanted.items() if want and key in facts}
     shown: dict[str, Any] = _readable(asked or facts)
     return shown

@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from typing import Final
 
-import numpy as np
-
 from memsvc.domain.errors import FailedPrecondition, invalid
-from memsvc.domain.ids import format_id, parse_id
-from memsvc.domain.labels import LABELS
-from memsvc.domain.log import Entry
-from memsvc.domain.manifest import FileMeta
 from memsvc.domain.types import (
     Caller,
     Degraded,
@@ -31,20 +24,20 @@ from memsvc.service.api import (
     RebuildFailure,
     SnapshotFacts,
 )
+from memsvc.service.exporting import export
 from memsvc.service.forgetting import ForgetDecision
+from memsvc.service.inspecting import look_inside
 from memsvc.service.node import Node
 from memsvc.service.positions import format_position
 from memsvc.service.rebuild import RebuildFacts
-from memsvc.store import heads, keys
+from memsvc.store import keys
 from memsvc.store.keys import Partition
 from memsvc.store.snapshot import Snapshot
 
 ERASE_BATCH: Final = 2_000
 """Memories erased in one transaction, so that writes of others go on in between."""
-EXPORT_BATCH: Final = 1_000
 MAX_PAGE: Final = 10_000
 DEFAULT_PAGE: Final = 1_000
-MAX_LOG_TAIL: Final = 1_000
 MAX_FAILURES: Final = 100
 """Segments listed that a rebuild left as they were."""
 
@@ -90,27 +83,8 @@ class AdminService:
     ) -> tuple[int, Iterator[dict[str, object]]]:
         """Number of memories, and each as a JSON object that ``memsvc import`` reads."""
         partitions = self._partitions(tenant, agent)
-        return sum(p.memories for p in partitions), self._export(partitions, vectors)
-
-    def _export(self, partitions: list[Partition], vectors: bool) -> Iterator[dict[str, object]]:
-        # Batches with a snapshot each: a long export must not keep old pages alive.
-        for partition in partitions:
-            row = 1
-            while True:
-                with self._node.store.read() as snapshot:
-                    generation = self._node.generations.default.number
-                    now = partition_now = snapshot.partition_number(partition.number)
-                    end = partition_now.next_row if now and partition_now else row
-                    wanted = [generation] if vectors else []
-                    high = min(row + EXPORT_BATCH, end)
-                    batch = [
-                        exported(snapshot, partition, record.row, (vectors and generation) or 0)
-                        for record in snapshot.records(partition.number, row, high, wanted)
-                    ]
-                yield from (item for item in batch if item is not None)
-                row = high
-                if row >= end:
-                    break
+        memories = sum(p.memories for p in partitions)
+        return memories, export(self._node, partitions, vectors)
 
     def erase_tenant(
         self, caller: Caller, tenant: str, agent: str, validate_only: bool, reason: str
@@ -226,57 +200,7 @@ class AdminService:
         self, tenant: str, agent: str, verify: bool, log_tail: int, memory_id: str
     ) -> dict[str, object]:
         """Facts about log, segments, partitions, or the life of one memory."""
-        if log_tail > MAX_LOG_TAIL:
-            raise invalid("log_tail", f"at most {MAX_LOG_TAIL}")
-        node = self._node
-        damaged_now = node.maintenance.scrub() if verify else None
-        with node.store.read() as snapshot:
-            facts: dict[str, object] = {
-                "store_id": snapshot.store_id,
-                "epoch": snapshot.epoch,
-                "position": snapshot.position,
-                "digest": snapshot.digest.hex(),
-                "memories": snapshot.memories,
-                "accounted_bytes": snapshot.accounted_bytes,
-                "file_bytes": node.store.file_bytes(),
-                "partitions": snapshot.count("names"),
-                "segments": snapshot.count("manifest"),
-                "segment_bytes": snapshot.segment_bytes,
-                "tiers": _tier_facts(snapshot, node),
-                "damaged_files": node.maintenance.damaged_files,
-                "degraded": {
-                    "level": int(node.degradation.current.level),
-                    "reason": node.degradation.current.reason,
-                    "forced": node.degradation.forced,
-                },
-                "rebuild": _rebuild_facts(node.rebuilds.facts()),
-                "replication": node.leading.facts(snapshot.position),
-                "waiting_for_erasure": snapshot.count("erasures"),
-                "dirty_since": snapshot.dirty_since,
-                "views_bytes": node.views.nbytes,
-                "generations": [
-                    {
-                        "number": g.number,
-                        "embedding": g.embedding,
-                        "dimension": g.dimension,
-                        "default": g.is_default,
-                        "dropped": g.dropped,
-                    }
-                    for g in snapshot.all_generations()
-                ],
-                "tables": {name: snapshot.count(name) for name in keys.TABLES},
-            }
-            if damaged_now is not None:
-                facts["damaged_found"] = damaged_now
-            if tenant:
-                facts["partition"] = _partition_facts(snapshot, tenant, agent)
-            if log_tail:
-                last = snapshot.position
-                entries = (snapshot.entry(p) for p in range(max(1, last - log_tail + 1), last + 1))
-                facts["log"] = [_entry_facts(found[0]) for found in entries if found]
-            if memory_id:
-                facts["memory"] = _memory_facts(snapshot, memory_id)
-        return facts
+        return look_inside(self._node, tenant, agent, verify, log_tail, memory_id)
 
     def promote(self, force: bool, accept_loss: bool) -> Promoted:
         """Makes a replica the primary of its group; see api.AdminApi. Raises what
@@ -284,23 +208,6 @@ class AdminService:
         if self._promote is None:
             raise FailedPrecondition("this node is of no group", reason="NO_GROUP")
         return self._promote(force, accept_loss)
-
-
-def _tier_facts(snapshot: Snapshot, node: Node) -> dict[str, object]:
-    segments, rows, size = snapshot.cold
-    return {
-        "hot": {
-            "segments": snapshot.count("manifest") - segments,
-            "bytes": snapshot.segment_bytes - size,
-        },
-        "cold": {
-            "segments": segments,
-            "rows": rows,
-            "bytes": size,
-            "resident_bytes": node.cold_pages.resident,
-            "budget_bytes": node.cold_pages.budget,
-        },
-    }
 
 
 def _stored_ids(snapshot: Snapshot, partition: int, most: int) -> list[bytes]:
@@ -316,119 +223,3 @@ def _stored_ids(snapshot: Snapshot, partition: int, most: int) -> list[bytes]:
         if len(found) >= most:
             break
     return found
-
-
-def exported(
-    snapshot: Snapshot, partition: Partition, row: int, generation: int
-) -> dict[str, object] | None:
-    state, text = snapshot.state(partition.number, row), snapshot.text(partition.number, row)
-    if state is None or text is None:
-        return None
-    hit = heads.parse_head(text.head)
-    metadata = heads.metadata_of(hit)
-    shown: dict[str, object] = {
-        name: value
-        for name in ("seq", *LABELS)
-        if (value := getattr(metadata, name)) not in (None, "")
-    }
-    shown |= {"ts": state.ts, "importance": state.importance}
-    if metadata.attributes:
-        shown["attributes"] = {
-            name: list(value) if isinstance(value, tuple) else value
-            for name, value in metadata.attributes.items()
-        }
-    item: dict[str, object] = {
-        "namespace": {"tenant": partition.tenant, "agent": partition.agent, "session": hit.session},
-        "id": format_id(state.id),
-        "status": Status(state.status).name,
-        "version": state.version,
-        "created_at": state.created_at,
-        "expires_at": state.expires_at,
-        "recall_count": state.recall_count,
-        "dedup_key": text.dedup_key,
-        "content": text.content,
-        "summary": hit.summary,
-        "metadata": shown,
-    }
-    if generation:
-        raw = snapshot.vector(generation, partition.number, row)
-        if raw is not None:
-            item["vector"] = np.frombuffer(raw, np.float32).astype(float).tolist()
-    return item
-
-
-def _partition_facts(snapshot: Snapshot, tenant: str, agent: str) -> dict[str, object] | None:
-    p = snapshot.partition(tenant, agent)
-    if p is None:
-        return None
-    return {
-        "number": p.number,
-        "memories": p.memories,
-        "active": p.active,
-        "bytes": p.size,
-        "position": p.position,
-        "rows": p.next_row - 1,
-        "tail_rows": p.next_row - p.sealed_row,
-        "segments": [
-            {
-                "name": s.name,
-                "rows": [s.row_lo, s.row_hi],
-                "tier": s.tier,
-                "count": s.count,
-                "position": s.position,
-                "bytes": s.size,
-                "files": {f.name: f.bytes for f in s.files},
-                "graph": next((_graph_facts(f) for f in s.files if f.kind == "graph"), None),
-            }
-            for s in snapshot.segments(p.number)
-        ],
-    }
-
-
-def _graph_facts(file: FileMeta) -> dict[str, object] | str:
-    return asdict(file.graph) if file.graph else "unknown settings"
-
-
-def _rebuild_facts(facts: RebuildFacts) -> dict[str, object]:
-    return {
-        "state": facts.plan.state.value if facts.plan else "NONE",
-        "progress": round(facts.progress.share, 3),
-        "segments_left": facts.progress.segments_left,
-        "graphs": facts.survey.graphs,
-        "graphs_outdated": facts.survey.to_rebuild,
-    }
-
-
-def _entry_facts(entry: Entry) -> dict[str, object]:
-    return {
-        "position": entry.position,
-        "time": entry.time,
-        "tenant": entry.tenant,
-        "agent": entry.agent,
-        "actor": entry.actor,
-        "action": entry.action.name,
-        "reason": entry.reason,
-        "effects": len(entry.effects),
-    }
-
-
-def _memory_facts(snapshot: Snapshot, memory_id: str) -> list[dict[str, object]]:
-    id_bytes = parse_id(memory_id)
-    if id_bytes is None:
-        return []
-    life = []
-    for entry in snapshot.audit(id_bytes):
-        for e in entry.effects:
-            if e.id == id_bytes:
-                life.append(
-                    _entry_facts(entry)
-                    | {
-                        "action": e.action.name,
-                        "version": e.version,
-                        "before": e.status_before.name,
-                        "after": e.status_after.name,
-                        "importance": e.importance,
-                        "payload_hash": e.payload_hash.hex(),
-                    }
-                )
-    return life

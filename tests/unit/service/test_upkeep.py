@@ -146,7 +146,7 @@ def test_upkeep_and_a_stop_do_not_wait_for_the_scrub(
     world = World(tmp_path)
     world.put()
     world.seal()
-    scrubbed: list[int] = []
+    scrubbed: list[list[damage.DamagedFile]] = []
     scrub = threading.Thread(target=lambda: scrubbed.append(world.node.maintenance.scrub()))
     scrub.start()
     assert reading.wait(60)
@@ -155,7 +155,7 @@ def test_upkeep_and_a_stop_do_not_wait_for_the_scrub(
     assert scrub.is_alive()
     go_on.set()
     scrub.join()
-    assert scrubbed == [0]
+    assert scrubbed == [[]]
 
 
 def test_the_daily_scrub_sets_damaged_files_aside_and_goes_slowly(
@@ -174,9 +174,26 @@ def test_the_daily_scrub_sets_damaged_files_aside_and_goes_slowly(
     damages = world.node.maintenance.damages
     monkeypatch.setattr(damages._stopping, "wait", lambda s: pauses.append(s) or False)
     _refuse(world, lambda _job: True)
-    assert damages.scrub(1_000.0) == 1
+    (found,) = damages.scrub(1_000.0)
+    assert found.path == str(victim.relative_to(world.folder))
     assert sum(pauses) == pytest.approx(segment["bytes"] / 1_000.0)
     assert victim.with_name(victim.name + ".damaged").exists()
+
+
+def test_a_damaged_file_is_named_not_only_counted(world: World) -> None:
+    world.put()
+    world.seal()
+    (segment,) = world.segments()
+    victim = world.folder / "segments" / "00000001" / segment["name"] / "columns.bin"
+    victim.unlink()
+    _refuse(world, lambda _job: True)
+    wanted = {"file": str(victim.relative_to(world.folder)), "namespace": "acme/helper"}
+    facts = world.admin.inspect("", "", True, 0, "")
+    assert facts["damaged_found"] == 1
+    assert facts["damaged"] == [{**wanted, "found": facts["damaged"][0]["found"]}]
+    assert facts["damaged"][0]["found"]
+    # Also afterwards, as long as it is not built anew.
+    assert world.admin.inspect("", "", False, 0, "")["damaged"] == facts["damaged"]
 
 
 @pytest.mark.parametrize("name", [".DS_Store", "lost+found", "0000000G", "1"])
