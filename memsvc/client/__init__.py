@@ -28,6 +28,7 @@ from memsvc.client.embedders import (
 )
 from memsvc.client.errors import ClientError
 from memsvc.client.filters import parse_filter
+from memsvc.client.forgotten import Forgotten
 from memsvc.client.ingest import IngestReport, IngestSettings, Turn
 from memsvc.client.memory import MemoryClient
 from memsvc.client.messages import parse_namespace, to_plain, vector_array
@@ -64,6 +65,7 @@ __all__ = [
     "EndpointEmbedder",
     "ExportedMemory",
     "ForgetMode",
+    "Forgotten",
     "HashingEmbedder",
     "Include",
     "IngestReport",

@@ -14,6 +14,7 @@ from typing import Self
 from memsvc.client.calls import MemoryCalls
 from memsvc.client.connection import Timeouts, Tls
 from memsvc.client.embedders import Embedder
+from memsvc.client.forgotten import Forgotten
 from memsvc.client.ingest import Ingestor, IngestReport, IngestSettings, Turn
 from memsvc.client.memory import MemoryClient
 from memsvc.client.messages import FilterLike, NamespaceLike, parse_namespace
@@ -25,7 +26,6 @@ from memsvc.client.recall.tokens import TokenCounter, conservative_tokens
 from memsvc.client.recall.touches import UsedTouches
 from memsvc.client.routed import RoutedClient
 from memsvc.domain.types import ForgetMode, Include, Namespace
-from memsvc.v1 import memory_service_pb2 as pb
 
 DEFAULT_SETTINGS = RecallSettings()
 DEFAULT_INGEST = IngestSettings()
@@ -38,7 +38,8 @@ def _utc_ms() -> int:
 class AgentMemory:
     """What one agent (or end user) remembers, over a MemoryClient or a RoutedClient.
 
-    Safe to use from several threads; a context manager. For asyncio see AsyncAgentMemory.
+    Safe to use from several threads; a context manager. For asyncio see AsyncAgentMemory. Once
+    closed, calls raise RuntimeError. A process that forks opens it afterwards, in each child.
 
         embedder = LocalEmbedder()
         with AgentMemory.open(
@@ -172,6 +173,7 @@ class AgentMemory:
 
     def end_session(self, session: str | None = None) -> None:
         """A conversation is over, or left for another: its last turns are written."""
+        self._check_open()
         if self._ingestor is not None:
             self._ingestor.end_session(self._session(session))
 
@@ -185,6 +187,7 @@ class AgentMemory:
         of the client; when the service is down or slow, with what there is and a reason in
         ``degraded``. ClientError only for what does not pass by itself, as a wrong token.
         """
+        self._check_open()
         context = self._recall.recall(text, session=self._session(session), filters=filters)
         if self._settings.count_used:
             self._used.add(self.namespace, [item.id for item in context.items if not item.recent])
@@ -198,19 +201,24 @@ class AgentMemory:
     def full_text(self, id_: str) -> str | None:
         """The whole text of an item by its id or handle; None when it is gone, or never was
         there. ClientError when the service does not answer."""
+        self._check_open()
         if id_.startswith(RECENT):
             number = id_.removeprefix(RECENT)
-            turn = self._recent.numbered(int(number)) if number.isdecimal() else None
+            known_number = number.isdecimal() and len(number) < 19
+            turn = self._recent.numbered(int(number)) if known_number else None
             return None if turn is None else turn.text
+        if not id_.isascii():
+            return None  # no id is so
         id_ = self._handles.id_of(id_)
         known = self._originals.get(id_)
         if known is not None:
             return known
+        drops = self._originals.drops
         answer = self.client.query(self.namespace, ids=[id_], include=Include(content=True))
         if not answer.items:
             return None
         content = answer.items[0].content or answer.items[0].summary
-        self._originals.put(id_, content)
+        self._originals.put(id_, content, drops)
         return content
 
     def forget(
@@ -222,19 +230,22 @@ class AgentMemory:
         factor: float | None = None,
         validate_only: bool = False,
         reason: str = "",
-    ) -> pb.ForgetResponse:
+    ) -> Forgotten:
         """Erases memories (HARD) or lowers their importance (DECAY), by ids or handles, by
         filters, or both (which mean "and"). Before a HARD one by filters what waits is written,
         so that it is forgotten too; recent turns are dropped, since they may say the same. A turn
         is in two memories where windows overlap: what ids leave, filters by session and seq find.
-        ClientError when it fails."""
+        ClientError when it fails, ValueError when ``ids`` names nothing but recent turns, which
+        are no memories."""
+        self._check_open()
+        known = self._stored_ids(ids)
         if self._ingestor is not None and mode == ForgetMode.HARD and not validate_only:
             self._ingestor.let_go()
             if filters is not None:
                 self._ingestor.flush(self.client.timeouts.write)
         answer = self.client.forget(
             self.namespace,
-            ids=[self._handles.id_of(one) for one in ids if not one.startswith(RECENT)],
+            ids=known,
             filters=filters,
             mode=mode,
             factor=factor,
@@ -245,13 +256,28 @@ class AgentMemory:
             self._originals.drop()
             if mode == ForgetMode.HARD:
                 self._recent.clear()
-        return answer
+        return Forgotten.of(answer)
+
+    def _stored_ids(self, ids: Iterable[str]) -> list[str]:
+        """Of handles and ids; without recent turns. Without all of them, the filters alone would
+        select far more than was meant."""
+        if isinstance(ids, str):
+            raise TypeError(f"ids: expected a list of ids, not the text {ids!r:.80}")
+        given = list(ids)
+        stored = [self._handles.id_of(one) for one in given if not one.startswith(RECENT)]
+        if given and not stored:
+            raise ValueError(
+                f"ids: {given[0]!r:.80} is a recent turn and no memory; what was made of it is "
+                "found by filters on session and seq"
+            )
+        return stored
 
     def flush(self, timeout: float = 30.0) -> IngestReport:
         """Has everything written that was remembered, and what was used counted. Returns when it
         is, when the service cannot be reached, or after ``timeout`` seconds: ``pending`` of the
         report tells what is left. Raises what only a person can set right (ClientError,
         EmbeddingMismatch)."""
+        self._check_open()
         end = time.monotonic() + timeout
         self._used.flush(min(timeout, self.client.timeouts.write))
         if self._ingestor is None:
@@ -259,7 +285,7 @@ class AgentMemory:
         return self._ingestor.flush(max(0.0, end - time.monotonic()))
 
     def report(self) -> IngestReport:
-        """What became of what was remembered so far."""
+        """What became of what was remembered so far. Waits for nothing."""
         return IngestReport() if self._ingestor is None else self._ingestor.report()
 
     def close(self, timeout: float = 30.0) -> IngestReport:
@@ -291,11 +317,14 @@ class AgentMemory:
 
     def _ingest(self) -> Ingestor:
         with self._starting:
-            if self._closed:
-                raise RuntimeError("the memory is closed")
+            self._check_open()
             if self._ingestor is None:
                 self._ingestor = self._start_ingestor()
             return self._ingestor
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RuntimeError("the memory is closed")
 
     def _session(self, given: str | None) -> str:
         return self.session if given is None else given

@@ -10,11 +10,11 @@ from types import TracebackType
 from typing import Final, ParamSpec, Self, TypeVar
 
 from memsvc.client.agent import AgentMemory
+from memsvc.client.forgotten import Forgotten
 from memsvc.client.ingest import IngestReport, Turn
 from memsvc.client.messages import FilterLike
 from memsvc.client.recall.context import Context
 from memsvc.domain.types import ForgetMode
-from memsvc.v1 import memory_service_pb2 as pb
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -32,6 +32,7 @@ class AsyncAgentMemory:
 
     def __init__(self, memory: AgentMemory, *, threads: int = THREADS) -> None:
         self.memory = memory
+        self._closed = False
         self._threads = ThreadPoolExecutor(threads, "memsvc-agent")
 
     async def remember(self, *turns: Turn, session: str | None = None) -> None:
@@ -69,7 +70,7 @@ class AsyncAgentMemory:
         factor: float | None = None,
         validate_only: bool = False,
         reason: str = "",
-    ) -> pb.ForgetResponse:
+    ) -> Forgotten:
         """As AgentMemory.forget."""
         return await self._run(
             self.memory.forget, ids, filters=filters, mode=mode, factor=factor,
@@ -90,6 +91,7 @@ class AsyncAgentMemory:
             # Not behind calls that wait for room: closing is what ends them.
             return await asyncio.to_thread(self.memory.close, timeout)
         finally:
+            self._closed = True
             self._threads.shutdown(wait=False)
 
     async def __aenter__(self) -> Self:
@@ -105,4 +107,6 @@ class AsyncAgentMemory:
 
     async def _run(self, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         loop = asyncio.get_running_loop()
+        if self._closed:
+            raise RuntimeError("the memory is closed")
         return await loop.run_in_executor(self._threads, functools.partial(call, *args, **kwargs))

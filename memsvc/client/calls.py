@@ -108,7 +108,7 @@ class MemoryCalls(ABC):
             vector=None if vector is None else vector_message(vector),
             vectors=[vector_message(one) for one in vectors],
             text=text,
-            ids=ids,
+            ids=_ids(ids),
             top_k=top_k,
             min_score=min_score,
             filters=None if filters is None else any_filter(filters),
@@ -174,7 +174,7 @@ class MemoryCalls(ABC):
         request = pb.ForgetRequest(
             namespace=namespace_message(namespace),
             request_id="" if validate_only else _request_id(request_id),
-            ids=ids,
+            ids=_ids(ids),
             filters=None if filters is None else any_filter(filters),
             mode=pb.ForgetMode.ValueType(_member(ForgetMode, mode)),
             factor=factor,
@@ -202,6 +202,13 @@ def _member(kind: type[E], given: E) -> E:
     """The value itself; TypeError for a name as text, which HTTP takes and Python does not."""
     if isinstance(given, str):
         raise TypeError(f"mode: expected {kind.__name__}.{given.upper()}, not {given!r}")
+    return given
+
+
+def _ids(given: Iterable[str]) -> Iterable[str]:
+    """As given; TypeError for a single text, which would be taken for a list of its letters."""
+    if isinstance(given, str):
+        raise TypeError(f"ids: expected a list of ids, not the text {given!r:.80}")
     return given
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 import grpc
 
-from memsvc.client.errors import from_rpc
+from memsvc.client.errors import closed, from_rpc
 
 Q = TypeVar("Q")
 R = TypeVar("R")
@@ -107,6 +107,7 @@ class Connection:
         where somebody above knows better where to send it."""
         self.address = address
         self.timeouts = timeouts
+        self._closed = False
         self._metadata = ((token_header.lower(), token),) if token else ()
         connect_ms = max(1, round(timeouts.connect * 1000))
         options: list[tuple[str, Any]] = [
@@ -139,8 +140,8 @@ class Connection:
         """One call; ClientError when it fails. ``timeout`` in seconds."""
         try:
             return method(request, timeout=timeout, metadata=self._metadata)
-        except grpc.RpcError as error:
-            raise from_rpc(error, self.address) from None
+        except (grpc.RpcError, ValueError) as error:
+            raise self._failure(error) from None
 
     def begin(
         self, method: grpc.UnaryUnaryMultiCallable[Q, R], request: Q, timeout: float
@@ -154,9 +155,15 @@ class Connection:
         """A call that is answered with a stream; ClientError when it fails on the way."""
         try:
             yield from method(request, timeout=timeout, metadata=self._metadata)
-        except grpc.RpcError as error:
-            raise from_rpc(error, self.address) from None
+        except (grpc.RpcError, ValueError) as error:
+            raise self._failure(error) from None
+
+    def _failure(self, error: grpc.RpcError | ValueError) -> Exception:
+        if isinstance(error, grpc.RpcError):
+            return closed() if self._closed else from_rpc(error, self.address)
+        return closed() if self._closed else error  # gRPC's "Cannot invoke RPC on closed channel!"
 
     def close(self) -> None:
         """Breaks off calls in flight and closes the connection."""
+        self._closed = True
         self.channel.close()

@@ -19,10 +19,13 @@ _HEAD: Final = re.compile(
 
 def with_day(text: str, ts_ms: int, zone: tzinfo) -> str:
     """A text behind a line with its day ("7 May 2023"; "2023年5月7日" where the text has
-    ideographs). Unchanged without a time."""
+    ideographs). Unchanged without a time, or beyond the year 9999."""
     if ts_ms <= 0:
         return text
-    when = datetime.fromtimestamp(ts_ms / 1_000, zone)
+    try:
+        when = datetime.fromtimestamp(ts_ms / 1_000, zone)
+    except (OverflowError, ValueError, OSError):  # beyond the year 9999 in that zone
+        return text
     if _IDEOGRAPHS.search(text):
         return f"{when.year}年{when.month}月{when.day}日\n{text}"
     return f"{when.day} {_MONTHS[when.month - 1]} {when.year}\n{text}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -14,12 +15,14 @@ from memsvc.domain.errors import Violation
 _DETAILS_KEY: Final = "grpc-status-details-bin"
 _DOMAIN: Final = "memsvc"
 
+_FIELDS: Final = ("reason", "hint", "violations", "retry_after_ms", "metadata")
 UNREACHABLE: Final = "UNREACHABLE"
 """Reason of an error that no server gave: nobody answered at the address."""
 
 
 class ClientError(Exception):
-    """A call failed. ``str()`` of it is the message alone; see the fields for the rest."""
+    """A call failed. ``str()`` of it is the message with the reason behind it, "... [REASON]";
+    see the fields for the rest."""
 
     def __init__(
         self,
@@ -46,6 +49,14 @@ class ClientError(Exception):
         """Milliseconds after which the same request may succeed; None = not told."""
         self.metadata = dict(metadata or {})
 
+    def __str__(self) -> str:
+        return f"{self.message} [{self.reason or self.code}]"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # As it is made: what a worker raises must reach the process that waits for it.
+        values = {name: getattr(self, name) for name in _FIELDS}
+        return functools.partial(ClientError, self.code, self.message, **values), ()
+
     @property
     def unreachable(self) -> bool:
         """True when no memsvc answered at all."""
@@ -68,6 +79,11 @@ def unreachable(address: str, detail: str) -> ClientError:
         "(memsvc serve), whether it is that of gRPC and not of HTTP, whether both sides agree "
         "about TLS, and whether the authority of its certificate is known here (--ca-file)",
     )
+
+
+def closed() -> ClientError:
+    """The error of a call on a client that was closed."""
+    return ClientError("CANCELLED", "the client was closed", reason="CLIENT_CLOSED")
 
 
 def from_rpc(error: grpc.RpcError, address: str) -> ClientError:

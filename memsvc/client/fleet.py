@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 import grpc
 
 from memsvc.client.connection import Connection
-from memsvc.client.errors import ClientError, unreachable
+from memsvc.client.errors import ClientError, closed, unreachable
 from memsvc.client.routing import Report, RoutingTable
 from memsvc.v1 import memory_service_pb2 as pb
 from memsvc.v1 import memory_service_pb2_grpc as pb_grpc
@@ -35,11 +35,6 @@ def report_of(answer: pb.HealthResponse) -> Report:
         lag_ms=answer.lag_ms,
         degraded=answer.degraded.level,
     )
-
-
-def closed() -> ClientError:
-    """The error of a call on a client that was closed."""
-    return ClientError("CANCELLED", "the client was closed", reason="CLIENT_CLOSED")
 
 
 class Peer:

@@ -18,8 +18,8 @@ import grpc
 
 from memsvc.client.calls import MemoryCalls
 from memsvc.client.connection import DEFAULT_TOKEN_HEADER, Connection, Timeouts, Tls
-from memsvc.client.errors import ClientError, from_rpc, unreachable
-from memsvc.client.fleet import Fleet, closed
+from memsvc.client.errors import ClientError, closed, from_rpc, unreachable
+from memsvc.client.fleet import Fleet
 from memsvc.client.routing import NodeState, RoutingTable
 from memsvc.domain.positions import later
 from memsvc.domain.types import DegradedLevel

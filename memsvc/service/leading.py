@@ -112,7 +112,7 @@ class Leading:
                 "this node is a replica: it takes no changes",
                 reason="NOT_PRIMARY",
                 hint=f"send it to the primary{f' at {address}' if address else ''}",
-                metadata={"primary": address},
+                metadata={"primary": address} if address else {},
             )
         if self._handing_over:
             raise Unavailable(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import random
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -16,19 +18,16 @@ from typing import Any, Final, Self
 from memsvc.client.calls import MemoryCalls
 from memsvc.client.embedders import Embedder, EmbedderUnavailable
 from memsvc.client.errors import ClientError
+from memsvc.client.ingest.checks import check
 from memsvc.client.ingest.chunker import Chunker
-from memsvc.client.ingest.chunks import MAX_TURN_ATTRIBUTES, Chunk, Turn
+from memsvc.client.ingest.chunks import Chunk, Turn
 from memsvc.client.ingest.delivery import Delivered, Delivery
 from memsvc.client.ingest.outbox import Outbox, SpillError, Waiting
 from memsvc.client.ingest.report import IngestReport
 from memsvc.client.ingest.retrying import LONGEST_PAUSE_S, asked_pause_s, backoff_s, for_people
 from memsvc.client.ingest.sending import Fate, Sender
 from memsvc.client.ingest.settings import IngestSettings
-from memsvc.client.messages import LAST_SEQ, NamespaceLike, parse_namespace
-from memsvc.domain.errors import InvalidArgument
-from memsvc.domain.limits import MAX_LABEL_BYTES
-from memsvc.domain.types import Metadata, Namespace, NewMemory, WriteRequest
-from memsvc.domain.validate import check_write
+from memsvc.client.messages import NamespaceLike, parse_namespace
 
 log = logging.getLogger("memsvc.client.ingest")
 
@@ -72,7 +71,7 @@ class Ingestor:
         space = parse_namespace(namespace) if isinstance(namespace, str) else namespace
         if space.session:
             raise ValueError("namespace: expected tenant/agent; the session comes with each turn")
-        _check(space, "")
+        check(space, "")
         self._space = space
         self._settings = settings
         self._clock = clock
@@ -92,6 +91,9 @@ class Ingestor:
         self._closing = False
         self._closed = False
         self._changed = threading.Condition()
+        self._closer = threading.Lock()
+        self._process = os.getpid()
+        self._told = self._report()
         sender = Sender(client, space, embedder, settings)
         self._has_embedder = embedder is not None
         self._delivery = Delivery(sender, settings, self._pause, random.random)
@@ -102,32 +104,33 @@ class Ingestor:
 
     def add(self, *turns: Turn) -> None:
         """Takes turns of conversations, in the order they were said; those without text are
-        passed over. All or none: ValueError for a wrong field, SpillError when the file cannot be
-        written, TimeoutError when there is no room for ten minutes (``when_full`` "wait")."""
+        passed over. All or none: ValueError and TypeError for a wrong field (a text may have
+        10,000,000 characters), SpillError when the file cannot be written, TimeoutError when
+        there is no room for ten minutes (``when_full`` "wait"), RuntimeError when it is closed,
+        or was opened before the process was forked."""
         for turn in turns:
-            _check(self._space, turn.session, turn)
+            check(self._space, turn.session, turn)
         self._take([turn for turn in turns if turn.text.strip()], self._chunker.add)
 
     def add_text(self, text: Turn) -> None:
         """Takes a text that is no part of a conversation: it is cut into pieces, numbered from
         0. Give it a ``source`` or ``session`` of its own. ``seq`` is not used. Raises as add."""
-        _check(self._space, text.session, text)
+        check(self._space, text.session, text)
         self._take([text] if text.text.strip() else [], self._chunker.add_text)
 
     def end_session(self, session: str) -> None:
         """Writes the last turns of a conversation, although their window is not full. Otherwise
         this is done by flush and close."""
-        with self._changed:
-            self._check_open()
-            self._put(self._chunker.end(session), [session])
+        check(self._space, session)
+        with self._open():
+            self._put(lambda: self._chunker.end(session), [session])
 
     def let_go(self) -> None:
         """Gives out the last turns of all conversations, and holds them no longer for windows to
         come. To be called before memories are erased: what is held would be written again, as
         part of the next window."""
-        with self._changed:
-            self._check_open()
-            self._put(self._chunker.let_go(), self._chunker.sessions)
+        with self._open():
+            self._put(self._chunker.let_go, self._chunker.sessions)
 
     def flush(self, timeout: float = 30.0) -> IngestReport:
         """Has everything written that was given, windows that are not full included; they grow
@@ -138,49 +141,55 @@ class Ingestor:
         embedder of another model than the store's (EmbeddingMismatch), whatever else an embedder
         raises. What waits stays.
         """
-        with self._changed:
-            self._check_open()
-            self._put(self._chunker.rest(), [])
+        with self._open():
+            self._put(self._chunker.rest, [])
             goal, failures = self._outbox.last_number(), self._failures
             self._rest_until = 0.0
             self._error = None
-            self._changed.notify_all()
+            self._tell()
 
             def ended() -> bool:
-                written = not 0 < self._outbox.first_number() <= goal
-                return written or self._closing or self._failures > failures
+                if self._closing or self._failures > failures:
+                    return True  # closed meanwhile: the file cannot be asked any more
+                return not 0 < self._outbox.first_number() <= goal
 
             self._changed.wait_for(ended, timeout)
             self._raise_what_is_for_people()
             return self._report()
 
     def report(self) -> IngestReport:
-        """What became of what was given so far."""
-        with self._changed:
-            return self._report()
+        """What became of what was given so far. Waits for nothing."""
+        return self._told
 
     def close(self, timeout: float = 30.0) -> IngestReport:
         """flush, then ends the thread and closes the file. What is pending then stays in the
         file for the next time. Takes up to ten seconds beyond ``timeout`` when a call is under
-        way, and then leaves it to itself. Raises as flush, after closing."""
-        with self._changed:
+        way, and then leaves it to itself. Raises as flush, after closing. Once more, and in a
+        process that was forked off, it does nothing."""
+        if os.getpid() != self._process:
+            return self._told  # the file is that of the other process
+        with self._closer:
             if self._closed:
-                return self._report()
-        try:
-            self.flush(timeout)
-        finally:
-            with self._changed:
-                self._closing = True
-                self._changed.notify_all()
-            # An embedder may hang. What it was asked for stays in the file, as after a crash.
-            self._thread.join(CLOSE_GRACE_S)
-            with self._changed:
-                self._closed = True
-                report = self._report()
-                self._outbox.close()
-            if report.pending and self._in_memory:
-                log.warning("%d chunks were not written and are lost: no spill", report.pending)
+                return self._told
+            try:
+                self.flush(timeout)
+            finally:
+                report = self._end()
         return report
+
+    def _end(self) -> IngestReport:
+        with self._changed:
+            self._closing = True
+            self._tell()
+        # An embedder may hang. What it was asked for stays in the file, as after a crash.
+        self._thread.join(CLOSE_GRACE_S)
+        with self._changed:
+            self._closed = True
+            self._tell()
+            self._outbox.close()
+        if self._told.pending and self._in_memory:
+            log.warning("chunks not written and lost: %d; there is no spill", self._told.pending)
+        return self._told
 
     async def aadd(self, *turns: Turn) -> None:
         """add, without blocking the event loop."""
@@ -230,33 +239,39 @@ class Ingestor:
         if not turns:
             return
         now_ms = int(self._clock() * 1_000)
-        with self._changed:
-            self._check_open()
+        with self._open():
             if self._settings.when_full == "wait":
                 self._wait_for_room()
-            chunks = [chunk for turn in turns for chunk in chunks_of(turn, now_ms)]
             sessions = list(dict.fromkeys(turn.session for turn in turns))
-            while session := self._chunker.oldest_beyond(self._settings.max_sessions):
-                chunks += self._chunker.end(session)
-                sessions.append(session)
-            self._put(chunks, sessions)
 
-    def _put(self, chunks: Iterable[Chunk], sessions: Iterable[str]) -> None:
-        """Into the file, with the open ends of these sessions."""
-        ends = {session: self._chunker.open_turns(session) for session in sessions}
+            def chunked() -> list[Chunk]:
+                chunks = [chunk for turn in turns for chunk in chunks_of(turn, now_ms)]
+                while session := self._chunker.oldest_beyond(self._settings.max_sessions):
+                    chunks += self._chunker.end(session)
+                    sessions.append(session)
+                return chunks
+
+            self._put(chunked, sessions)
+
+    def _put(self, chunked: Callable[[], Iterable[Chunk]], sessions: list[str]) -> None:
+        """Chunks into the file, with the open ends of these sessions as they are then."""
+        # Who waits for room has none of it taken away: one call may go beyond it.
+        most = self._settings.max_pending if self._settings.when_full == "drop" else None
         try:
-            dropped = self._outbox.put(chunks, ends, self._settings.max_pending, self._busy)
-        except SpillError:
+            chunks = chunked()
+            ends = {session: self._chunker.open_turns(session) for session in sessions}
+            dropped = self._outbox.put(chunks, ends, most, self._busy)
+        except BaseException:  # a signal, too
             # What the chunker holds must be what the file holds, or turns given again would be
             # taken for known.
             kept = self._outbox.open_turns()
-            for session in {*ends, *kept}:  # flush names none
+            for session in {*sessions, *kept}:  # flush names none
                 self._chunker.restore(session, kept.get(session, []))
             raise
         self._counts["dropped"] += dropped
         if dropped:
-            log.warning("%d chunks dropped: %d wait to be written", dropped, self._outbox.count)
-        self._changed.notify_all()
+            log.warning("chunks dropped: %d; %d wait to be written", dropped, self._outbox.count)
+        self._tell()
 
     def _wait_for_room(self) -> None:
         def room() -> bool:
@@ -272,6 +287,23 @@ class Ingestor:
     def _check_open(self) -> None:
         if self._closing:
             raise RuntimeError("the ingestor is closed")
+
+    @contextmanager
+    def _open(self) -> Iterator[None]:
+        # Before the lock, which somebody may have had when the process was forked.
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                "this memory was opened before the process was forked: its thread and its file "
+                "are those of the other process; open one in each, with a spill file of its own"
+            )
+        with self._changed:
+            self._check_open()
+            yield
+
+    def _tell(self) -> None:
+        """Something is otherwise than it was."""
+        self._told = self._report()
+        self._changed.notify_all()
 
     # -- the thread --------------------------------------------------------------------
 
@@ -329,7 +361,7 @@ class Ingestor:
             return
         self._problem = delivered.note
         self._failures_in_a_row = 0
-        self._changed.notify_all()
+        self._tell()
 
     def _failed(self, error: Exception) -> None:
         """Leaves the rest for later."""
@@ -342,7 +374,7 @@ class Ingestor:
         pause = min(LONGEST_PAUSE_S, max(pause, asked_pause_s(error)))
         self._rest_until = time.monotonic() + pause
         log.warning("not written, next attempt in %.1f s: %s", pause, error)
-        self._changed.notify_all()
+        self._tell()
 
     def _report(self) -> IngestReport:
         counts: dict[str, Any] = dict(self._counts)
@@ -352,35 +384,3 @@ class Ingestor:
             pending=self._outbox.count,
             **counts,
         )
-
-
-def _check(space: Namespace, session: str, turn: Turn | None = None) -> None:
-    """ValueError for what the service would refuse."""
-    metadata = Metadata()
-    if turn is not None:
-        if turn.seq is not None and turn.seq < 0:
-            raise ValueError(f"seq: expected 0 or more, not {turn.seq}")
-        turn.text.encode()  # a lone surrogate is no text
-        if len(turn.speaker.encode()) > MAX_LABEL_BYTES:
-            raise ValueError(f"speaker: expected at most {MAX_LABEL_BYTES} bytes")
-        if len(turn.attributes) > MAX_TURN_ATTRIBUTES or LAST_SEQ in turn.attributes:
-            raise ValueError(
-                f"attributes: expected at most {MAX_TURN_ATTRIBUTES}, and none named {LAST_SEQ!r}"
-            )
-        metadata = Metadata(
-            seq=turn.seq,
-            role=turn.role,
-            ts=turn.ts,
-            importance=turn.importance,
-            source=turn.source,
-            topic=turn.topic,
-            category=turn.category,
-            memory_type=turn.memory_type,
-            attributes=turn.attributes,
-        )
-    where = Namespace(space.tenant, space.agent, session)
-    probe = NewMemory(content="x", metadata=metadata)
-    try:
-        check_write(WriteRequest(where, (probe,)), dimension=0)
-    except InvalidArgument as error:
-        raise ValueError(str(error).replace("items[0].memory.", "")) from None

@@ -117,12 +117,12 @@ class Outbox:
         self,
         chunks: Iterable[Chunk],
         open_turns: Mapping[str, Sequence[tuple[int, Turn]]],
-        most: int,
+        most: int | None,
         busy: int = 0,
     ) -> int:
         """Adds chunks and replaces the open ends of the sessions given, all or nothing. Beyond
-        ``most`` the least important go, of equals the oldest; never those with a number up to
-        ``busy``, which are being sent. Returns how many went."""
+        ``most`` (None = no bound) the least important go, of equals the oldest; never those with
+        a number up to ``busy``, which are being sent. Returns how many went."""
         with self._transaction():
             for session, turns in open_turns.items():
                 self._db.execute("DELETE FROM turns WHERE session = ?", (session,))
@@ -134,7 +134,7 @@ class Outbox:
                 self._add(chunk)
             (count,) = self._db.execute("SELECT count(*) FROM chunks").fetchone()
             dropped = 0
-            if count > most:
+            if most is not None and count > most:
                 dropped = self._db.execute(
                     "DELETE FROM chunks WHERE number IN (SELECT number FROM chunks "
                     "WHERE number > ? ORDER BY importance, number LIMIT ?)",

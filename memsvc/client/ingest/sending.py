@@ -278,7 +278,12 @@ class Sender:
     ) -> pb.WriteResponse:
         """A write whose repetition, item for item, gets the answer of the first: one that was
         carried out and not answered in time is not taken for somebody else's."""
-        messages = [item_message(item) for item in items]
+        try:
+            messages = [item_message(item) for item in items]
+        except (TypeError, ValueError) as error:  # of a spill file of another version
+            raise ClientError(
+                "INVALID_ARGUMENT", f"cannot be sent: {error}", reason="NOT_SENDABLE"
+            ) from error
         digest = hashlib.sha256(self._salt + f"{embedding}/{space.session}".encode())
         for message in messages:
             digest.update(hashlib.sha256(message.SerializeToString(deterministic=True)).digest())

@@ -48,7 +48,9 @@ class Windows:
         """The windows that are full now, or fuller. None for a turn that stands alone: it is
         counted, and part of no window. A turn that is held already changes nothing; one from
         before what is held begins anew there, after what was held has been given out."""
-        if turn and any(at == seq and one.text == turn.text for at, one in self._turns):
+        if turn and any(
+            (at, one.text, one.source) == (seq, turn.text, turn.source) for at, one in self._turns
+        ):
             return []
         found: list[Window] = []
         if self._last_end(seq) < self._greatest:

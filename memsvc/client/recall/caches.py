@@ -25,6 +25,8 @@ class ExpiringLru(Generic[V]):
         self._clock = clock
         self._lock = threading.Lock()
         self._values: OrderedDict[str, tuple[float, V]] = OrderedDict()
+        self.drops = 0
+        """How often values were dropped."""
 
     def get(self, key: str) -> V | None:
         """The value, or None when there is none or its time is over."""
@@ -38,9 +40,12 @@ class ExpiringLru(Generic[V]):
             self._values.move_to_end(key)
             return entry[1]
 
-    def put(self, key: str, value: V) -> None:
-        """Keeps a value; its time begins anew."""
+    def put(self, key: str, value: V, drops: int | None = None) -> None:
+        """Keeps a value; its time begins anew. Not so if values were dropped since ``drops`` was
+        read: then it may be one of them."""
         with self._lock:
+            if drops is not None and drops != self.drops:
+                return
             self._values[key] = (self._clock() + self._seconds, value)
             self._values.move_to_end(key)
             while len(self._values) > self._size:
@@ -49,6 +54,7 @@ class ExpiringLru(Generic[V]):
     def drop(self, keys: Iterable[str] | None = None) -> None:
         """Drops some values; None = all."""
         with self._lock:
+            self.drops += 1
             if keys is None:
                 self._values.clear()
                 return

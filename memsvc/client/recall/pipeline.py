@@ -19,7 +19,7 @@ from memsvc.client.errors import ClientError
 from memsvc.client.messages import FilterLike
 from memsvc.client.recall.caches import RecentTurn, RecentTurns, user_texts
 from memsvc.client.recall.context import Context, ContextItem, Handles, build, item_tokens, one_line
-from memsvc.client.recall.query import refers_to_recent, search_text
+from memsvc.client.recall.query import refers_to_recent, search_text, shortened
 from memsvc.client.recall.rerank import Candidate, candidates_of, rerank
 from memsvc.client.recall.settings import RecallSettings
 from memsvc.client.recall.tokens import TokenCounter
@@ -89,6 +89,7 @@ class RecallPipeline:
         EmbeddingMismatch for an embedder of a model that the store has no vectors of."""
         settings = self._settings
         turns = [turn for turn in self._recent.of(session) if turn.text != text]
+        text = shortened(text)
         query = search_text(text, user_texts(turns, settings.history_turns))
         near = self._near(turns, session) if refers_to_recent(text) else []
         budget = settings.rank.token_budget

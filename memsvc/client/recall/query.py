@@ -42,11 +42,17 @@ def search_text(text: str, user_turns: Sequence[str]) -> str:
     short. Cut to MAX_CHARACTERS."""
     if not carries_intent(text):
         text = "\n".join([*(turn.strip() for turn in user_turns), text.strip()])
+    return shortened(text)
+
+
+def shortened(text: str) -> str:
+    """A text that can be sent, of MAX_CHARACTERS at most; half characters (lone surrogates) as a
+    broken paste leaves them become question marks."""
     text = text.strip()
-    if len(text) <= MAX_CHARACTERS:
-        return text
-    half = MAX_CHARACTERS // 2
-    return f"{text[: half - 1]}\n{text[-half:]}"
+    if len(text) > MAX_CHARACTERS:
+        half = MAX_CHARACTERS // 2
+        text = f"{text[: half - 1]}\n{text[-half:]}"
+    return text.encode(errors="replace").decode()
 
 
 def refers_to_recent(text: str) -> bool:

@@ -45,7 +45,7 @@ class UsedTouches:
         with self._lock:
             if self._closed:
                 return
-            if self._thread is None:
+            if self._thread is None or not self._thread.is_alive():  # it is not after a fork
                 self._thread = threading.Thread(
                     target=self._work, name="memsvc-touches", daemon=True
                 )
@@ -60,6 +60,9 @@ class UsedTouches:
         end = time.monotonic() + seconds
         with self._waiting.all_tasks_done:
             while self._waiting.unfinished_tasks:
+                thread = self._thread
+                if thread is None or not thread.is_alive():
+                    return False
                 left = end - time.monotonic()
                 if left <= 0:
                     return False
@@ -72,7 +75,7 @@ class UsedTouches:
         with self._lock:
             self._closed = True
             thread = self._thread
-        if thread is None:
+        if thread is None or not thread.is_alive():
             return
         while True:
             try:

@@ -43,7 +43,9 @@ def refuse(
     status = status_pb2.Status(code=code.value[0], message=message)
     details: list[Any] = [
         error_details_pb2.ErrorInfo(
-            reason=reason, domain="memsvc", metadata={"hint": hint, "primary": primary}
+            reason=reason,
+            domain="memsvc",
+            metadata={"hint": hint, **({"primary": primary} if primary else {})},
         )
     ]
     if retry_ms is not None:

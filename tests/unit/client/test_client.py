@@ -192,7 +192,7 @@ def test_an_error_keeps_reason_hint_fields_and_delay(
     with pytest.raises(ClientError) as caught:
         client.write(NS, [NewMemory("a")])
     error = caught.value
-    assert str(error) == "too fast"
+    assert str(error) == "too fast [RATE_LIMITED]"
     assert (error.code, error.reason, error.hint) == (
         "RESOURCE_EXHAUSTED",
         "RATE_LIMITED",
