@@ -229,6 +229,8 @@ class Server:
         self._pool.close(max(1.0, until - time.monotonic()))
         if self._feed is not None:
             self._feed.stop()
+        if self._promotion is not None:
+            self._promotion.stop()
         if self._group is not None:
             self._group.stop()
         self.node.stop()

@@ -21,6 +21,7 @@ from memsvc.domain.replication import Standing
 from memsvc.service.derived import DAY_MS
 from memsvc.service.identity import node_id
 from memsvc.service.node import Node
+from replicas.advice import advice
 from replicas.peers import Peers
 from replicas.replica import ANEW, REPLICA, Replica, begin_anew
 from replicas.role import read_role, write_role
@@ -32,6 +33,8 @@ LOOK_S: Final = 1.0
 """How often a node asks the others what they are."""
 LOOK_AT_ONCE_S: Final = 0.1
 """The same when its primary has just been lost."""
+NO_PRIMARY_S: Final = 10.0
+"""After so long without a primary people are told what to do."""
 HAND_OVER_S: Final = 5.0
 """A primary that was asked to hand over goes on by itself when it is not asked to the end."""
 BUSY_S: Final = 3.0
@@ -59,6 +62,10 @@ class Group:
         """Held while the role changes; never during a call to another node."""
         self._given_up = 0
         """Epoch that this node asked for and will not begin; 0 = none."""
+        self.obstacle = ""
+        """What kept a promotion by force, that was broken off, from being finished so far."""
+        self._led = time.monotonic()
+        """When the group was last known to have a primary."""
         self._handing: tuple[str, int, float] | None = None
         self._wake = threading.Event()
         self._stopping = threading.Event()
@@ -247,21 +254,24 @@ class Group:
             if self._unfit:
                 raise _about_to_begin_anew()
             if alone:
-                self._keep(replace(self._role, fence=epoch))
+                self._keep(replace(self._role, fence=epoch, promoting=0, forcing=epoch))
                 self._end_following()
             else:
                 self._keep(replace(self._role, promoting=epoch))
             return self.status()
 
-    def give_up(self, epoch: int = 0) -> None:
+    def give_up(self, epoch: int = 0, *, forcing: int = 0) -> None:
         """On a candidate: goes on as a replica; ``epoch``: others may be fenced for it, among
-        them a primary that then leads again, see ``_give_back``."""
+        them a primary that then leads again, see ``_give_back``; ``forcing``: it will try again
+        by itself, see ``Role``."""
         with self._lock:
             if not self._role.leads:
                 self._given_up = epoch
                 if self._replica is None:
                     self._follow(self._role)
-                self._keep(replace(self._role, promoting=0))
+                role = replace(self._role, promoting=0, forcing=forcing)
+                if role != self._role:
+                    self._keep(role)
 
     def take_over(self, epoch: int) -> Standing:
         """Becomes primary; the caller has seen to it that nobody else is. Where the epoch
@@ -373,6 +383,7 @@ class Group:
         with self._lock:
             self._lapse()
             self._watch_strangers()
+            self._watch_for_primary(others)
             if self._role.leads:
                 later = deposed(self.status(), others)
                 if later is None and self.node.leading.follows:
@@ -392,8 +403,9 @@ class Group:
                 self._end_following()
                 self._follow(self._role)
                 return
-            if replace(role, promoting=self._role.promoting) != self._role:
-                self._keep(replace(role, promoting=self._role.promoting))
+            told = replace(role, promoting=self._role.promoting, forcing=self._role.forcing)
+            if told != self._role:
+                self._keep(told)
             if self._own != before:
                 # The primary counts it only when it knows which of the group it is.
                 self._end_following()
@@ -418,6 +430,14 @@ class Group:
         if warning and not self.node.leading.warning:
             log.error("%s", warning)
         self.node.leading.warning = warning
+
+    def _watch_for_primary(self, others: list[Seen]) -> None:
+        """Tells people what to do when nobody has led for a while."""
+        text = advice(self._role, self.status(), others, self.obstacle) if self.peers.nodes else ""
+        if not text:
+            self._led, self.obstacle = time.monotonic(), ""
+        lasts = time.monotonic() - self._led >= NO_PRIMARY_S
+        self.node.leading.advice = text if lasts else ""
 
     def _lapse(self) -> None:
         if self._handing is not None and time.monotonic() > self._handing[2]:

@@ -11,7 +11,15 @@ from typing import Final, NoReturn
 import grpc
 
 from memsvc.domain.errors import FailedPrecondition, MemsvcError, Unavailable
-from memsvc.domain.group import Role, Seen, further, last_primary, may_lack, next_epoch
+from memsvc.domain.group import (
+    Role,
+    Seen,
+    further,
+    last_primary,
+    leader,
+    may_lack,
+    next_epoch,
+)
 from memsvc.domain.replication import Standing
 from memsvc.replication.v1 import group_service_pb2 as pb
 from memsvc.service.api import Promoted
@@ -36,6 +44,7 @@ class Promotion:
         self._group = group
         self._lock = threading.Lock()
         self._finishing = threading.Thread()
+        self._stopping = threading.Event()
 
     def promote(self, force: bool, accept_loss: bool) -> Promoted:
         """Returns when the node takes changes. Raises FailedPrecondition when it must not,
@@ -79,25 +88,35 @@ class Promotion:
             self._lock.release()
 
     def start(self) -> None:
-        """Where the primary may have handed over, after a restart or an answer that was lost: asks
-        it again until it says whether it has, or this node is told otherwise. If it has, nobody
-        leads before this node does."""
-        if self._group.role.promoting and not self._finishing.is_alive():
-            self._finishing = threading.Thread(
-                target=self._finish, name="memsvc-promotion", daemon=True
-            )
-            self._finishing.start()
+        """Goes on with what was broken off. Where the primary may have handed over, after a
+        restart or an answer that was lost: asks it again until it says whether it has, or this
+        node is told otherwise. Where others may be fenced for this node, after a restart in the
+        middle of a promotion by force: repeats it. Nobody leads before this node does."""
+        role = self._group.role
+        if self._finishing.is_alive() or not (role.promoting or role.forcing):
+            return
+        self._finishing = threading.Thread(
+            target=self._finish if role.promoting else self._finish_by_force,
+            name="memsvc-promotion",
+            daemon=True,
+        )
+        self._finishing.start()
+
+    def stop(self) -> None:
+        """Goes on with nothing; the next start does."""
+        self._stopping.set()
+        if self._finishing.is_alive():
+            self._finishing.join(_BUSY_S)
 
     def _finish(self) -> None:
         role = self._group.role
         try:
-            # The daemon thread ends with the process.
-            while self._group.role.promoting == role.promoting:
+            while self._group.role.promoting == role.promoting and not self._stopping.is_set():
                 # Free in between, for a promotion by force: the primary may be lost.
                 with self._lock:
                     if self._asked_again(role):
                         return
-                time.sleep(_AGAIN_S)
+                self._stopping.wait(_AGAIN_S)
         except MemsvcError as error:
             log.warning("the promotion that was broken off is given up: %s", error)
 
@@ -107,6 +126,35 @@ class Promotion:
             return True  # by force, meanwhile
         answer = self._ask_to_commit(role.primary, role.promoting)
         return isinstance(answer, Standing)
+
+    def _finish_by_force(self) -> None:
+        """Whoever asked for it was told nothing, and may believe that it is done. It is tried
+        until somebody leads; a loss that was accepted then is not accepted again, since nobody
+        knows how much later this is."""
+        group = self._group
+        while group.role.forcing and not self._stopping.is_set():
+            with self._lock:
+                try:
+                    self._forced_again()
+                except (MemsvcError, OSError) as error:
+                    if str(error) != group.obstacle:
+                        log.warning("the promotion that was broken off is tried again: %s", error)
+                    group.obstacle = str(error)
+            if group.role.forcing:
+                self._stopping.wait(_AGAIN_S)
+
+    def _forced_again(self) -> None:
+        group = self._group
+        role = group.role
+        if not role.forcing:
+            return  # this node leads, or follows another
+        others, silent = group.look()
+        if leader(others, role.fence) is not None:
+            group.give_up()
+            return
+        # Where the former primary answers it may lead on, while this is tried.
+        group.give_up(role.fence, forcing=role.forcing)
+        self._by_force(others, silent, accept_loss=False, again=True)
 
     # -- in good order -----------------------------------------------------------------
 
@@ -181,11 +229,19 @@ class Promotion:
 
     # -- by force ----------------------------------------------------------------------
 
-    def _by_force(self, others: list[Seen], silent: list[str], accept_loss: bool) -> Promoted:
+    def _by_force(
+        self, others: list[Seen], silent: list[str], accept_loss: bool, *, again: bool = False
+    ) -> Promoted:
+        """``again``: others may be fenced for this node already, so that a node that has more
+        could not be promoted by whoever is told of it: it is given the epoch instead."""
         group, followed = self._group, self._group.role.primary
         former = last_primary(group.status(), others)
         # Asked before anything is changed, and again of what has become of it.
-        self._check(group.status(), others, former, accept_loss)
+        if not again:
+            self._check(group.status(), others, former, accept_loss)
+        elif all(node.listen != former for node in others):
+            best, *rest = sorted([group.status(), *others], key=lambda node: node.reach)[::-1]
+            self._check(best, rest, former, accept_loss)
         epoch = next_epoch([group.status(), *others])
         mine = group.promise(epoch, alone=True)
         try:
@@ -208,7 +264,7 @@ class Promotion:
             lacks = self._check(mine, heard, former, accept_loss)
             standing = group.take_over(epoch)
         except Exception:
-            group.give_up(epoch)
+            group.give_up(epoch, forcing=epoch if again else 0)
             raise
         missing = [node.listen for node in others if node.listen not in fenced]
         return Promoted(standing.epoch, standing.position, followed, (*silent, *missing), lacks)

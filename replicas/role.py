@@ -57,5 +57,8 @@ def write_role(data_dir: Path, role: Role) -> None:
     temporary = data_dir / f"{NAME}.new"
     # One that a crash has left may be finished, and so not to be written to.
     temporary.unlink(missing_ok=True)
-    temporary.write_text(json.dumps({"format": _FORMAT, **asdict(role)}) + "\n", encoding="utf-8")
+    fields = asdict(role)
+    if not role.forcing:
+        del fields["forcing"]  # versions that do not know it read what is written else
+    temporary.write_text(json.dumps({"format": _FORMAT, **fields}) + "\n", encoding="utf-8")
     publish(temporary, data_dir / NAME)

@@ -29,6 +29,8 @@ class Role:
     no primary of an epoch below, nor is one. ``promoting``: the epoch that it was about to begin
     when it asked its primary to hand over, 0 = none. ``min_acks``: what its primary last told.
     ``configured``: what the configuration said then; when it is changed, it counts anew.
+    ``forcing``: the epoch that it promised itself when a person had it promoted by force, and
+    for which others may be fenced; 0 = none, or that came to an end.
     """
 
     leads: bool
@@ -38,10 +40,13 @@ class Role:
     promoting: int = 0
     min_acks: int = 0
     configured: str = ""
+    forcing: int = 0
 
     def following(self, primary: str, fence: int) -> Role:
         """The role of a node that was told to follow another."""
-        return replace(self, leads=False, primary=primary, address="", fence=fence, promoting=0)
+        return replace(
+            self, leads=False, primary=primary, address="", fence=fence, promoting=0, forcing=0
+        )
 
     def leading(self, epoch: int) -> Role:
         """The role of the primary of an epoch."""
@@ -84,7 +89,8 @@ def next_epoch(nodes: Sequence[Seen]) -> int:
 def last_primary(candidate: Seen, others: Sequence[Seen]) -> str:
     """The primary of the last epoch as far as is known; "" where another node was told to follow
     a later one than the candidate knows of. That one may have led or not, and the one that the
-    candidate followed was perhaps not the last: it cannot say that nothing is missing."""
+    candidate followed was perhaps not the last: it cannot say that nothing is missing. Nor can
+    one that the candidate was told to follow, and that was never promoted to the end."""
 
     def known(node: Seen) -> int:
         return max(node.fence, node.standing.epoch)
@@ -93,6 +99,10 @@ def last_primary(candidate: Seen, others: Sequence[Seen]) -> str:
         told = node.listen if node.leads else node.primary
         if known(node) > known(candidate) and told != candidate.primary:
             return ""
+        if node.listen == candidate.primary and told not in (node.listen, candidate.listen):
+            began = node.standing.epoch >= candidate.fence
+            if not began:
+                return ""
     return candidate.primary
 
 

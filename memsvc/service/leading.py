@@ -48,6 +48,8 @@ class Leading:
         """Told when the node has begun to lead, or to follow."""
         self.warning = ""
         """What people should know about the group; "" = nothing."""
+        self.advice = ""
+        """What people should do where the group has no primary; "" = nothing."""
         self.send_recalls: Callable[[Recalls], object] | None = None
         """On a replica: takes recalls that were counted here to the primary."""
 
@@ -62,15 +64,14 @@ class Leading:
         return not (self.follows or self._handing_over)
 
     @property
-    def trouble(self) -> str:
-        """What people should know about it; "" = nothing."""
-        if self.warning:
-            return self.warning
+    def troubles(self) -> list[str]:
+        """What people should know about it."""
+        own = ""
         if self.follows:
-            return self.primary().trouble
-        if not self._feed.acks.lease:
-            return "changes are refused: fewer replicas are heard of than replication.min_acks"
-        return ""
+            own = self.primary().trouble
+        elif not self._feed.acks.lease:
+            own = "changes are refused: fewer replicas are heard of than replication.min_acks"
+        return [text for text in (self.warning, own, self.advice) if text]
 
     def facts(self, position: int) -> dict[str, object]:
         """For people: whom it follows, or who follows it; ``position`` is where its log ends."""

@@ -37,8 +37,7 @@ class Telling:
         if node.snapshots.trouble:
             reasons.append(node.snapshots.trouble)
         primary = node.leading.primary()
-        if trouble := node.leading.trouble:
-            reasons.append(trouble)
+        reasons += node.leading.troubles
         if node.checkup.stalled:
             reasons.append("the disk of the data directory does not answer: changes are refused")
         try:

@@ -67,6 +67,19 @@ def test_a_former_primary_does_not_vouch_for_what_a_later_one_acknowledged() -> 
     assert last_primary(mine, [seen("p", 7, primary="a", fence=5)]) == "p"
 
 
+def test_a_candidate_that_never_led_does_not_vouch_for_what_the_lost_primary_acknowledged() -> None:
+    # "c" fenced "a" and was not promoted to the end; "p" is lost; "d", which has more, is silent.
+    me = seen("a", 7, primary="c", fence=5, min_acks=1)
+    c = seen("c", 7, primary="p", fence=5, min_acks=1)
+    e = seen("e", 7, primary="c", fence=5, min_acks=1)
+    assert may_lack(me, [c, e], last_primary(me, [c, e]), 5)
+    # It does once it has begun the epoch, as one that handed over to the candidate does.
+    led = seen("c", 9, epoch=5, primary="p", fence=5, leads=True, min_acks=1)
+    assert last_primary(me, [led]) == "c"
+    handed_over = seen("c", 7, primary="a", fence=5, min_acks=1)
+    assert last_primary(me, [handed_over]) == "c"
+
+
 def test_the_furthest_is_by_epoch_before_position() -> None:
     me = seen("a", 9, epoch=1)
     assert further(me, [seen("b", 3, epoch=2)], "p") == seen("b", 3, epoch=2)
