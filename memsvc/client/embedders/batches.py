@@ -33,6 +33,19 @@ def embed_each(
     return found
 
 
+def _array(embedder: Embedder, rows: object) -> NDArray[np.float32]:
+    """Also of lists, which embedders of other libraries give. As float32, before it is looked at:
+    what is finite as float64 may not be so here."""
+    try:
+        with np.errstate(all="ignore"):
+            return np.asarray(rows, dtype=np.float32)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise EmbedderError(
+            f"{embedder.name}: expected an array of shape (texts, dimension) from embed, and a "
+            f"{type(rows).__name__} came that is none ({error})"
+        ) from error
+
+
 def _isolated(embedder: Embedder, texts: Sequence[str]) -> list[Row | TextRefused]:
     try:
         rows = embedder.embed(texts)
@@ -41,13 +54,14 @@ def _isolated(embedder: Embedder, texts: Sequence[str]) -> list[Row | TextRefuse
             return [error]
         half = len(texts) // 2
         return [*_isolated(embedder, texts[:half]), *_isolated(embedder, texts[half:])]
+    rows = _array(embedder, rows)
     expected = (len(texts), embedder.dimension)
     if rows.shape != expected:
         raise EmbedderError(
             f"{embedder.name}: vectors of shape {rows.shape} came where {expected} were expected; "
             "is the dimension that of the model?"
         )
-    with np.errstate(over="ignore", invalid="ignore"):
+    with np.errstate(all="ignore"):
         norms = np.linalg.norm(rows.astype(np.float64), axis=1)
     usable = np.isfinite(norms) & (norms > MIN_VECTOR_NORM)
     return [

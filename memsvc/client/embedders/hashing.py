@@ -49,6 +49,6 @@ class HashingEmbedder:
 
 
 def _signs(feature: str, dimension: int) -> NDArray[np.float32]:
-    digest = hashlib.shake_128(feature.encode()).digest(-(-dimension // 8))
+    digest = hashlib.shake_128(feature.encode(errors="replace")).digest(-(-dimension // 8))
     bits = np.unpackbits(np.frombuffer(digest, dtype=np.uint8), count=dimension)
     return np.asarray(bits, dtype=np.float32) * 2 - 1

@@ -6,7 +6,7 @@ import contextlib
 import json
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -22,7 +22,7 @@ from memsvc.client.embedders import (
     TextRefused,
     embed_each,
 )
-from memsvc.client.embedders.endpoint import _retry_after_s
+from memsvc.client.embedders.endpoint import NUMBER_BYTES, _retry_after_s
 
 DIMENSION = 16
 MODEL = HashingEmbedder(DIMENSION)
@@ -43,6 +43,9 @@ class Endpoint:
         self.answer: Callable[[Any], Reply] = good
         self.asked: list[Any] = []
         self.headers: list[dict[str, str]] = []
+        self.paths: list[str] = []
+        self.in_drops = False
+        self.given_up = threading.Event()
         endpoint = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -50,18 +53,31 @@ class Endpoint:
 
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                assert self.path == "/v1/embeddings"
+                assert self.path.partition("?")[0] == "/v1/embeddings"
+                endpoint.paths.append(self.path)
                 endpoint.asked.append(body)
                 endpoint.headers.append({k.lower(): v for k, v in self.headers.items()})
                 scripted = endpoint.scripted.pop(0) if endpoint.scripted else None
                 status, headers, told = scripted or endpoint.answer(body)
                 sent = told.encode() if isinstance(told, str) else json.dumps(told).encode()
+                if endpoint.in_drops:
+                    self.drop(sent)
+                    return
                 self.send_response(status)
                 for name, value in {**headers, "Content-Length": str(len(sent))}.items():
                     self.send_header(name, value)
                 self.end_headers()
                 with contextlib.suppress(OSError):  # the client may have given up
                     self.wfile.write(sent)
+
+            def drop(self, sent: bytes) -> None:
+                """For ever, until the client has enough."""
+                self.send_response(200)
+                self.send_header("Content-Length", "1000000000")
+                self.end_headers()
+                with contextlib.suppress(OSError):
+                    while not endpoint.given_up.wait(0.01):
+                        self.wfile.write(b" ")
 
             def log_message(self, format: str, *args: Any) -> None: ...
 
@@ -82,6 +98,7 @@ class Endpoint:
 def endpoint() -> Iterator[Endpoint]:
     made = Endpoint()
     yield made
+    made.given_up.set()
     made.server.shutdown()
     made.server.server_close()
 
@@ -245,6 +262,121 @@ def test_no_error_shows_the_key_or_a_password(endpoint: Endpoint) -> None:
     endpoint.scripted = [(401, {}, "no")]
     with pytest.raises(EmbedderError, match=r"http://me:\*\*\*@"):
         endpoint.embedder(base_url=address).embed(["x"])
+
+
+def test_an_answer_in_drops_is_waited_for_no_longer_than_one_read(endpoint: Endpoint) -> None:
+    """Each drop came within the time limit of the library: the ingestor waited for ever."""
+    endpoint.in_drops = True
+    with pytest.raises(EmbedderUnavailable, match=r"no whole answer in 0\.3 s"):
+        endpoint.embedder(connect_s=0.2, read_s=0.1, retries=0).embed(["x"])
+
+
+def test_an_answer_without_end_does_not_fill_the_memory(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most = 10 + DIMENSION * NUMBER_BYTES
+    monkeypatch.setattr("memsvc.client.embedders.endpoint.ROOM_BYTES", 10)
+    row = MODEL.embed(["x"])[0].tolist()
+    whole = json.dumps({"data": [{"index": 0, "embedding": row}]})
+    endpoint.scripted = [(200, {}, whole.ljust(most)), (200, {}, whole.ljust(most + 1))]
+    embedder = endpoint.embedder()
+    assert embedder.embed(["x"]).shape == (1, DIMENSION)
+    with pytest.raises(EmbedderError, match="more than 1,034 bytes"):
+        embedder.embed(["x"])
+
+
+def test_a_redirect_is_told_and_the_key_goes_to_nobody_else(endpoint: Endpoint) -> None:
+    other = Endpoint()
+    try:
+        endpoint.scripted = [(307, {"Location": f"{other.url}embeddings"}, "")]
+        with pytest.raises(EmbedderError, match=rf"redirects to {other.url}.*set base_url"):
+            endpoint.embedder(api_key="sk-4711").embed(["x"])
+        assert not other.asked
+    finally:
+        other.server.shutdown()
+        other.server.server_close()
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "<html>welcome</html>",
+        '{"data": [{"index": 1e999, "embedding": []}]}',
+        '{"data": [{"index": 0, "embedding": [1' + "0" * 400 + "]}]}",
+        "[" * 100_000,
+        "null",
+        "",
+        '{"data": null}',
+    ],
+)
+def test_whatever_an_endpoint_says_is_told_as_no_embeddings(endpoint: Endpoint, told: str) -> None:
+    endpoint.scripted = [(200, {}, told)]
+    with pytest.raises(EmbedderError, match=r"200.*not an embeddings answer"):
+        endpoint.embedder().embed(["x"])
+
+
+def test_a_broken_encoding_is_tried_again_and_then_unavailable(endpoint: Endpoint) -> None:
+    endpoint.scripted = [(200, {"Content-Encoding": "gzip"}, "no gzip")] * 2
+    with pytest.raises(EmbedderUnavailable, match="DecodingError"):
+        endpoint.embedder(retries=1).embed(["x"])
+
+
+def test_a_week_of_retry_after_is_not_waited_for(endpoint: Endpoint) -> None:
+    endpoint.scripted = [(429, {"Retry-After": "604800"}, "later")]
+    with pytest.raises(EmbedderUnavailable, match="429 later"):
+        endpoint.embedder().embed(["x"])
+    assert not endpoint.pauses
+
+
+def test_the_query_of_the_address_stays_at_its_end_and_its_key_is_not_shown(
+    endpoint: Endpoint,
+) -> None:
+    address = f"{endpoint.url}?api-version=2024-06-01&key=t0p-s3cret"
+    embedder = endpoint.embedder(base_url=address)
+    embedder.embed(["x"])
+    assert endpoint.paths == ["/v1/embeddings?api-version=2024-06-01&key=t0p-s3cret"]
+    endpoint.scripted = [(401, {}, "bad key t0p-s3cret")]
+    with pytest.raises(EmbedderError, match=r"/v1/embeddings: 401 bad key \*\*\*;") as caught:
+        embedder.embed(["x"])
+    assert "s3cret" not in str(caught.value)
+
+
+def test_a_password_with_marks_is_not_shown_either(endpoint: Endpoint) -> None:
+    address = endpoint.url.replace("http://", "http://me:s3%40cret@")
+    endpoint.scripted = [(401, {}, "no")]
+    with pytest.raises(EmbedderError, match=r"http://me:\*\*\*@127"):
+        endpoint.embedder(base_url=address).embed(["x"])
+
+
+def test_half_a_character_does_not_stop_a_batch(endpoint: Endpoint) -> None:
+    assert endpoint.embedder().embed(["nuts \ud83d", "x"]).shape == (2, DIMENSION)
+    assert endpoint.asked[0]["input"] == ["nuts ?", "x"]
+
+
+class Odd:
+    """An embedder that gives what it is told to."""
+
+    name, dimension, min_score = "odd", 2, 0.0
+
+    def __init__(self, rows: Any) -> None:
+        self.rows = rows
+
+    def embed(self, texts: Sequence[str]) -> Any:
+        return self.rows
+
+
+def test_an_embedder_may_give_lists_and_what_is_no_array_is_told() -> None:
+    (row,) = embed_each(Odd([[0.5, 0.5]]), ["x"])
+    assert isinstance(row, np.ndarray) and row.dtype == np.float32
+    for rows in (None, [[1.0, 2.0], [3.0]], "vectors", [[10**400, 1]], object()):
+        with pytest.raises(EmbedderError, match="odd: "):
+            embed_each(Odd(rows), ["x"])
+
+
+def test_numbers_that_are_finite_in_float64_only_refuse_their_text_and_lose_no_chunk() -> None:
+    first, second = embed_each(Odd(np.array([[1e300, 1.0], [1.0, 0.0]])), ["x", "y"])
+    assert isinstance(first, TextRefused)
+    assert not isinstance(second, TextRefused)
 
 
 def test_without_httpx_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
