@@ -70,10 +70,11 @@ class EndpointEmbedder:
         answer); ``name`` is that of the generation in the store, the model's unless given.
 
         ``base_url`` ends before "/embeddings"; its query string, if it has one, stays at the end.
-        Redirects are not followed: the key is for nobody else. ``api_key`` None = from the environment variable
-        OPENAI_API_KEY; "" = none is sent. ``min_score``: find it with ``memsvc calibrate``.
-        ``shorten`` asks the endpoint for vectors of ``dimension`` numbers, for models that have
-        more. At most ``batch`` texts go into a request, each cut after ``max_characters``.
+        Redirects are not followed: the key is for nobody else. ``api_key`` None = from the
+        environment variable OPENAI_API_KEY; "" = none is sent. ``min_score``: find it with
+        ``memsvc calibrate``. ``shorten`` asks the endpoint for vectors of ``dimension`` numbers,
+        for models that have more. At most ``batch`` texts go into a request, each cut after
+        ``max_characters``.
 
         A request may take ``connect_s`` and ``read_s`` seconds; an answer that comes in drops,
         twice that. It is tried again ``retries`` times after a timeout, a 5xx or a 429: after
