@@ -1,4 +1,4 @@
-"""Settings of what is kept and how it is found: storage, index, query, life cycle."""
+"""Settings of what is kept: storage, index, life cycle."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -42,16 +42,6 @@ def _check_attributes(names: tuple[str, ...]) -> tuple[str, ...]:
         if len(name.encode()) > limits.MAX_ATTRIBUTE_NAME_BYTES:
             raise ValueError(f"{name!r} is over {limits.MAX_ATTRIBUTE_NAME_BYTES} bytes")
     return names
-
-
-def _check_namespace_scores(scores: dict[str, float]) -> dict[str, float]:
-    for namespace, score in scores.items():
-        parts = namespace.split("/")
-        if len(parts) != 2 or not all(parts):
-            raise ValueError(f"{namespace!r} is not tenant/agent")
-        if not -1.0 <= score <= 1.0:
-            raise ValueError(f"the score of {namespace!r} is not between -1 and 1")
-    return scores
 
 
 class Storage(Section):
@@ -293,60 +283,6 @@ class Index(Section):
         "a request means when it names none is in the store (`memsvc generation make-default`). "
         "Empty: whichever has index.dimension.",
         reload=True,
-    )
-
-
-class Query(Section):
-    """Defaults and bounds of a search."""
-
-    default_top_k: int = key(
-        40,
-        "Items returned when a request sets no top_k. Not above query.max_top_k.",
-        reload=True,
-        unit="items",
-        ge=1,
-        le=10_000,
-    )
-    max_top_k: int = key(
-        200,
-        "Largest top_k; a request for more is refused with INVALID_ARGUMENT.",
-        reload=True,
-        unit="items",
-        ge=1,
-        le=10_000,
-    )
-    min_score: float = key(
-        0.62,
-        "Least cosine similarity of an item found by its vector, when a request sets none; "
-        "items found by keywords are exempt. Every embedding model has its own scale: measure "
-        "before relying on the default. -1: no bound.",
-        reload=True,
-        ge=-1,
-        le=1,
-    )
-    min_score_by_namespace: Annotated[dict[str, float], AfterValidator(_check_namespace_scores)] = (
-        key(
-            {},
-            "Replaces query.min_score for the namespaces listed, as in {acme/assistant: 0.5}. "
-            "Namespaces not listed keep query.min_score.",
-            reload=True,
-            expects="a mapping of tenant/agent to a number from -1 to 1",
-        )
-    )
-    filter_mode: Literal["pre_filter"] = key(
-        "pre_filter",
-        "How filters and search meet. pre_filter: rows that do not match are never candidates, "
-        "so a result is full while matches exist. Only this exists.",
-        reload=True,
-    )
-    timeout_ms: int = key(
-        800,
-        "Time a search may take; past it the answer is empty and marked as degraded, and the "
-        "work is broken off.",
-        reload=True,
-        unit="milliseconds",
-        ge=1,
-        le=600_000,
     )
 
 

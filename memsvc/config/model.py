@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from memsvc.config.data import Index, Lifecycle, Query, Storage
+from memsvc.config.data import Index, Lifecycle, Storage
 from memsvc.config.fields import KeyInfo, Section, iter_keys, parse_listen
+from memsvc.config.query import Query
 from memsvc.config.replication import Node, Replication
 from memsvc.config.server import (
     Auth,

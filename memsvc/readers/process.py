@@ -48,8 +48,9 @@ from memsvc.service.derived import (
 )
 from memsvc.service.limits import CallPool
 from memsvc.service.listening import ListenError
-from memsvc.service.metrics import Metrics, NodeReadings
+from memsvc.service.metrics import Metrics
 from memsvc.service.querying import QueryService
+from memsvc.service.readings import NodeReadings
 from memsvc.service.recalls import RecallBuffer
 from memsvc.service.search.cold_pages import ColdPages
 from memsvc.service.search.costs import CostBook
@@ -121,7 +122,12 @@ class Reader:
         )
         self.metrics = Metrics()
         self.searcher.on_searched = self.metrics.searched
-        self.metrics.bind(lambda: NodeReadings(index_tail_bytes=self.views.nbytes))
+        self.searcher.on_cache = self.metrics.cached
+        self.metrics.bind(
+            lambda: NodeReadings(
+                index_tail_bytes=self.views.nbytes, query_cache_bytes=self.searcher.cache.nbytes
+            )
+        )
         self.tokens: TokenStore | None = None
         if settings.auth.mode == "token":
             self.tokens = TokenStore(
@@ -320,6 +326,7 @@ def main() -> int:
         for count in itertools.count():
             reader.beat()
             reader.cold_pages.tick()
+            reader.searcher.cache.drop_old()
             if stop.wait(BEAT_S):
                 break
             if count % 20 == 0:

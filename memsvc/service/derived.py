@@ -10,7 +10,7 @@ from memsvc.service.acks import AckSettings
 from memsvc.service.cores import readers_of
 from memsvc.service.querying import CallSettings
 from memsvc.service.rebuild import RebuildSettings
-from memsvc.service.search.plan import SearchSettings
+from memsvc.service.search.plan import CacheBounds, SearchSettings
 from memsvc.service.segment_builds import IndexSettings
 from memsvc.service.writing import WriteLimits
 from memsvc.store.writer import LAZY_COMMIT_S
@@ -82,6 +82,18 @@ def tail_budget(settings: Settings) -> int:
     return settings.storage.tail_budget_bytes // (readers_of(settings) + 1)
 
 
+def cache_bounds(settings: Settings) -> CacheBounds | None:
+    """What one process keeps of answers: its share, since each keeps those it has given."""
+    query, processes = settings.query, readers_of(settings) + 1
+    if not query.cache:
+        return None
+    return CacheBounds(
+        query.cache_ms / 1_000,
+        max(1, query.cache_entries // processes),
+        query.cache_bytes // processes,
+    )
+
+
 def search_settings(settings: Settings) -> SearchSettings:
     """What the searcher goes by."""
     return SearchSettings(
@@ -90,4 +102,5 @@ def search_settings(settings: Settings) -> SearchSettings:
         timeout_ms=settings.query.timeout_ms,
         half_life_ms=int(settings.lifecycle.decay_half_life_days * DAY_MS),
         max_answer_bytes=settings.server.max_message_bytes,
+        cache=cache_bounds(settings),
     )

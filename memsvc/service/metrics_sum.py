@@ -19,7 +19,12 @@ Sample = tuple[str, dict[str, str], float]
 """Name with suffix, labels, value."""
 
 SUMMED_GAUGES: Final = frozenset(
-    {"memsvc_active_calls", "memsvc_connections", "memsvc_index_tail_bytes"}
+    {
+        "memsvc_active_calls",
+        "memsvc_connections",
+        "memsvc_index_tail_bytes",
+        "memsvc_query_cache_bytes",
+    }
 )
 """Gauges of which each process has a part. Of the others the serving process tells."""
 

@@ -207,6 +207,7 @@ class Node:
         self.costs = measure_costs()
         self.searcher = Searcher(self.views, search_settings(settings), CostBook(self.costs))
         self.searcher.on_searched = self.metrics.searched
+        self.searcher.on_cache = self.metrics.cached
         self.cold_pages = ColdPages(self.views, settings.storage.cold_budget_bytes)
         self.memory = MemoryService(
             self.store,
@@ -389,6 +390,7 @@ class Node:
         self.store.reader_check()
         self.bootstraps.tick(3_600 * self.settings.lifecycle.purge_within_hours)
         self.cold_pages.tick()
+        self.searcher.cache.drop_old()
         self.sweep()
         now, delay = self.clock(), self._purge_delay_ms()
         self.erasures.look(now, delay)

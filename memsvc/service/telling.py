@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from memsvc.domain.errors import StoreUnreadable
 from memsvc.domain.types import HealthAnswer, Load
-from memsvc.service.metrics import NodeReadings
+from memsvc.service.readings import NodeReadings
 from memsvc.service.stored import Stored, stored
 from memsvc.version import __version__
 
@@ -90,6 +90,7 @@ class Telling:
             cold_budget_bytes=node.cold_pages.budget,
             index_tail_bytes=node.views.nbytes,
             index_budget_bytes=node.settings.storage.tail_budget_bytes,
+            query_cache_bytes=node.searcher.cache.nbytes,
             builder_running=node.maintenance.running,
             builder_waiting=node.maintenance.waiting,
             damaged_files=health.store.damaged_files,

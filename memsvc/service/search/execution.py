@@ -20,7 +20,7 @@ from memsvc.service.search.hydrate import Candidates, Hydration, Room, hydrate
 from memsvc.service.search.keyword import Words, search_words
 from memsvc.service.search.parts import Part
 from memsvc.service.search.plan import Plan, SearchSettings
-from memsvc.service.search.ranking import rank_hits
+from memsvc.service.search.ranking import Chosen
 from memsvc.service.search.scope import Scope, scope_of
 from memsvc.service.search.selection import hits_by_id
 from memsvc.service.search.vector import Bar, Check, VectorSearch
@@ -67,11 +67,11 @@ class Execution:
         # Of opposite vectors rounding may make a cosine just below -1, and -1 is for "all".
         self._least = plan.min_score if plan.min_score > -1.0 else ANY
 
-    def run(self) -> tuple[list[Hits], str]:
-        """The lists of hits and the next page token."""
+    def run(self) -> tuple[list[Chosen], str]:
+        """The lists of hits before Rank, and the next page token."""
         plan, request, view = self._plan, self._plan.request, self._view
         if view is None:
-            return [NO_HITS] * max(1, len(request.vectors)), ""
+            return [_without_words(NO_HITS)] * max(1, len(request.vectors)), ""
         if request.ids:
             hits = hits_by_id(
                 request.ids,
@@ -81,7 +81,7 @@ class Execution:
                 self._how(view),
                 self._check,
             )
-            return [hits], ""
+            return [_without_words(hits)], ""
         self._scopes = [scope_of(part, plan.reader, self._snapshot) for part in view.parts]
         if plan.mode is Mode.BROWSE:
             hits, token = browse(
@@ -94,7 +94,7 @@ class Execution:
                 plan.top_k,
                 self._check,
             )
-            return [self._ranked(hits, np.zeros(len(hits)))], token
+            return [_without_words(hits)], token
         words = None
         if plan.mode in (Mode.KEYWORD, Mode.HYBRID):
             words = search_words(
@@ -114,7 +114,7 @@ class Execution:
             candidates = self._candidates(view, query, words)
             hits = self._hydrated(view, candidates)
             bound = words.bound if words else 0.0
-            lists.append(self._ranked(hits, self._stand_ins(hits, bound)))
+            lists.append(Chosen(hits, self._stand_ins(hits, bound)))
         return lists, ""
 
     # -- stages ------------------------------------------------------------------------
@@ -125,7 +125,7 @@ class Execution:
             partition=view.partition.number,
             generation=self._plan.generation.number,
             half_life_ms=self._settings.half_life_ms,
-            scored_at=self._plan.reader.now if request.as_of is None else request.as_of,
+            scored_at=self._plan.scored_at,
             include=request.include,
             room=self._room,
             check=self._check,
@@ -272,11 +272,7 @@ class Execution:
             return np.nan_to_num(hits.words) / bound
         return hits.scores
 
-    def _ranked(self, hits: Hits, stand_ins: NDArray[np.floating[Any]]) -> Hits:
-        options = self._plan.request.rank
-        if options is None or not hits:
-            return hits
-        at = self._plan.reader.now
-        if self._plan.request.as_of is not None:
-            at = self._plan.request.as_of
-        return rank_hits(hits, stand_ins, options, at)
+
+def _without_words(hits: Hits) -> Chosen:
+    """Hits that were found neither by likeness nor by words."""
+    return Chosen(hits, np.zeros(len(hits)))

@@ -16,7 +16,8 @@ from memsvc.domain.records import FLAG_CURRENT, FLAG_ERASED, STATE_DTYPE
 from memsvc.domain.types import Status
 
 Mask = NDArray[np.bool_]
-_NEVER: Final = np.iinfo(np.int64).max
+NEVER: Final = int(np.iinfo(np.int64).max)
+"""``first_expiry`` of rows that do not expire."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -92,7 +93,7 @@ def _build(
 ) -> Mutable:
     live = status == Status.ACTIVE
     expiring = expires_at[live & (expires_at != 0)]
-    first = int(expiring.min()) if len(expiring) else int(_NEVER)
+    first = int(expiring.min()) if len(expiring) else NEVER
     return Mutable(status, ts, importance, expires_at, live, int(np.count_nonzero(live)), first)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from memsvc.domain.errors import PermissionDenied, Violation
 from memsvc.domain.filters import named_statuses
@@ -10,6 +10,15 @@ from memsvc.domain.log import Generation
 from memsvc.domain.types import Caller, Degraded, Mode, QueryRequest, Status
 from memsvc.service.search.scope import Reader
 from memsvc.text.tokenize import query_terms
+
+
+@dataclass(frozen=True, slots=True)
+class CacheBounds:
+    """What answers are kept within: for how many seconds, how many, and how many bytes."""
+
+    seconds: float
+    entries: int
+    nbytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +30,8 @@ class SearchSettings:
     timeout_ms: int
     half_life_ms: int
     max_answer_bytes: int = 16 * 1024 * 1024
+    cache: CacheBounds | None = None
+    """For answers to repeated queries; None = none are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +47,18 @@ class Plan:
     ef: int
     terms: tuple[str, ...]
     degraded: Degraded
+
+    @property
+    def scored_at(self) -> int:
+        """The time by which importance and freshness go, UTC ms."""
+        return self.reader.now if self.request.as_of is None else self.request.as_of
+
+    def at(self, time: int) -> Plan:
+        """For a store whose last entry is of ``time``, UTC ms: when this clock is behind the one
+        that wrote, expiry goes by the later."""
+        if time <= self.reader.now:
+            return self
+        return replace(self, reader=replace(self.reader, now=time))
 
 
 def check_rights(caller: Caller, request: QueryRequest) -> None:

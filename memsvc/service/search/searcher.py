@@ -15,9 +15,11 @@ from memsvc.service.api import Control
 from memsvc.service.cores import usable_cores
 from memsvc.service.degradation import NO_QUERY_TEXT, SEGMENT_DAMAGED
 from memsvc.service.positions import format_position
+from memsvc.service.search.cache import Kept, ResultCache, key_of, stamp_of
 from memsvc.service.search.costs import CostBook
 from memsvc.service.search.execution import Execution
-from memsvc.service.search.plan import Plan, SearchSettings
+from memsvc.service.search.mutable import NEVER
+from memsvc.service.search.plan import CacheBounds, Plan, SearchSettings
 from memsvc.service.search.registry import Views
 from memsvc.service.search.selection import ids_matching
 from memsvc.service.search.slots import OutOfTime, Slots
@@ -49,6 +51,9 @@ class Searcher:
         self._beside = ThreadPoolExecutor(BESIDE_THREADS, "memsvc-search")
         self.on_searched: Callable[[str, float], None] = lambda _tier, _seconds: None
         """Told of each search by vector how long each tier took; set once."""
+        self.cache = ResultCache()
+        self.on_cache: Callable[[bool], None] = lambda _hit: None
+        """Told of each query that was looked for in the cache whether it was there; set once."""
 
     def close(self) -> None:
         """Ends the threads; to be called when no query runs."""
@@ -68,47 +73,84 @@ class Searcher:
                 raise OutOfTime
             return min(left, control.remaining())
 
+        bounds = self.settings.cache
+        key = None if bounds is None else key_of(plan)
+        if bounds is not None and key is not None:
+            check()
+            # Before it waits for a place: a kept answer takes next to nothing.
+            kept = self._kept(plan, key, bounds)
+            self.on_cache(kept is not None)
+            if kept is not None:
+                return kept
         who = (plan.request.namespace.tenant, plan.request.namespace.agent)
         try:
             self._slots.enter(check, who)
         except OutOfTime:
             with self._views.store.read() as snapshot:
-                position = format_position(snapshot.store_id, snapshot.epoch, snapshot.position)
+                position = _position_of(snapshot)
             return empty_answer(plan, position, TOO_LATE)
         try:
-            return self._answer(plan, check)
+            answer, to_keep = self._answer(plan, check)
         finally:
             self._slots.leave(who)
+        if bounds is not None and key is not None and to_keep is not None:
+            self.cache.put(key, to_keep, bounds)
+        return answer
 
-    def _answer(self, plan: Plan, check: Check) -> QueryAnswer:
+    def _kept(self, plan: Plan, key: bytes, bounds: CacheBounds) -> QueryAnswer | None:
+        """An answer that was kept, as it is at this moment; None when there is none that holds."""
+        namespace = plan.request.namespace
+        with self._views.store.read() as snapshot:
+            partition = snapshot.partition(namespace.tenant, namespace.agent)
+            if partition is None or not snapshot.serves(plan.generation.number):
+                return None
+            stamp = stamp_of(snapshot, partition)
+            plan = plan.at(snapshot.time)
+            position = _position_of(snapshot)
+        kept = self.cache.find(key, stamp, plan.reader.now, bounds)
+        if kept is None:
+            return None
+        half_life = self.settings.half_life_ms
+        lists = [
+            chosen.at(plan.reader.now, plan.scored_at, half_life).ranked(
+                plan.request.rank, plan.scored_at
+            )
+            for chosen in kept.lists
+        ]
+        return QueryAnswer(
+            tuple(lists), plan.request.many, plan.mode, position, plan.degraded, kept.token
+        )
+
+    def _answer(self, plan: Plan, check: Check) -> tuple[QueryAnswer, Kept | None]:
+        """The answer, and what of it may be kept."""
         namespace = plan.request.namespace
         with self._views.read(namespace.tenant, namespace.agent) as (snapshot, view):
-            position = format_position(snapshot.store_id, snapshot.epoch, snapshot.position)
+            position = _position_of(snapshot)
             if plan.request.vectors and not snapshot.serves(plan.generation.number):
                 # Dropped since the plan was made.
                 raise unknown_embedding(plan.generation.embedding, snapshot.generations())
-            if snapshot.time > plan.reader.now:
-                # This clock is behind the one that wrote; expiry goes by the later.
-                plan = replace(plan, reader=replace(plan.reader, now=snapshot.time))
+            plan = plan.at(snapshot.time)
+            stamp = None if view is None else stamp_of(snapshot, view.partition)
             try:
                 check()
                 execution = self._execution(plan, snapshot, view, check)
-                lists, token = execution.run()
+                chosen, token = execution.run()
                 if execution.blind and plan.mode is Mode.VECTOR and plan.terms:
                     # No vectors, and no time to read those in the records: words instead.
                     plan = replace(plan, mode=Mode.KEYWORD)
                     execution = self._execution(plan, snapshot, view, check)
                     execution.lost = True
-                    lists, token = execution.run()
+                    chosen, token = execution.run()
             except OutOfTime:
-                return empty_answer(plan, position, TOO_LATE)
+                return empty_answer(plan, position, TOO_LATE), None
         for tier, seconds in execution.seconds.items():
             self.on_searched(tier, seconds)
+        lists = [one.ranked(plan.request.rank, plan.scored_at) for one in chosen]
         degraded = plan.degraded
         if execution.lost and degraded.level < DegradedLevel.NO_VECTORS:
             nothing = execution.blind and not plan.terms and not any(lists)
             degraded = NO_QUERY_TEXT if nothing else SEGMENT_DAMAGED
-        return QueryAnswer(
+        answer = QueryAnswer(
             tuple(lists),
             plan.request.many,
             plan.mode,
@@ -117,6 +159,12 @@ class Searcher:
             token,
             tuple(execution.explain or ()),
         )
+        if stamp is None or view is None or degraded.level is not DegradedLevel.NONE:
+            return answer, None
+        until = min((part.mutable.first_expiry for part in view.parts), default=NEVER)
+        if until <= plan.reader.now:
+            return answer, None
+        return answer, Kept(stamp, until, tuple(chosen), token)
 
     def _execution(
         self, plan: Plan, snapshot: Snapshot, view: PartitionView | None, check: Check
@@ -140,6 +188,10 @@ class Searcher:
             if view is None:
                 return []
             return ids_matching(view, snapshot, plan.reader, control.check)
+
+
+def _position_of(snapshot: Snapshot) -> str:
+    return format_position(snapshot.store_id, snapshot.epoch, snapshot.position)
 
 
 def empty_answer(plan: Plan, position: str, degraded: Degraded) -> QueryAnswer:

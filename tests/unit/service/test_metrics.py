@@ -37,11 +37,11 @@ from memsvc.domain.types import (
 from memsvc.service.metrics import (
     CALL_BUCKETS,
     Metrics,
-    NodeReadings,
     Peers,
     RunningMedian,
     memory_limit_bytes,
 )
+from memsvc.service.readings import NodeReadings
 from tests.edges.harness import make_hit, vector
 
 ROOT = Path(__file__).parents[3]
