@@ -36,9 +36,10 @@ from memsvc.rpc.server import RpcOptions, RpcServer
 from memsvc.service import allocator, logs, traces
 from memsvc.service.access import Access, Gate
 from memsvc.service.admin import AdminService
+from memsvc.service.certificates import CertificateWrong, days_left, good_until
 from memsvc.service.cores import readers_of
 from memsvc.service.limits import CallPool, RateLimiter
-from memsvc.service.listening import ListenError
+from memsvc.service.listening import ListenError, tls_of
 from memsvc.service.metrics import Metrics
 from memsvc.service.node import Node
 from memsvc.service.shared_limits import SharedRateLimiter
@@ -132,6 +133,19 @@ class Server:
         self._http = self._listeners(settings, gate)
         self._stopping = threading.Event()
 
+    def _look_at_certificate(self, settings: Settings) -> None:
+        """Says so where clients will refuse it, now or soon. The node serves all the same."""
+        if (files := tls_of(settings)) is None:
+            return
+        files.check()
+        try:
+            self.node.certificate_until = good_until(files.cert_file, files.key_file)
+        except CertificateWrong as error:
+            log.error("server.tls.cert_file: clients will refuse %s: %s", files.cert_file, error)
+            return
+        if soon := days_left(self.node.certificate_until, self.node.clock()):
+            log.warning("%s", soon)
+
     def _readers(self, settings: Settings) -> tuple[Crew | None, MeetingPlace | None]:
         count = readers_of(settings)
         if not count:
@@ -166,7 +180,7 @@ class Server:
             return group, None
         options = ReplicationOptions.from_settings(settings)
         server = ReplicationServer(self.node.feed, self.node.bootstraps, options)
-        server.add(lambda to, token: add_group(group, to, token))
+        server.add(lambda to, door: add_group(group, to, door))
         return group, server
 
     def _current(self) -> Settings:
@@ -185,6 +199,7 @@ class Server:
     def start(self) -> None:
         """Listens and serves."""
         try:
+            self._look_at_certificate(self._current())
             if self._feed is not None:
                 self._feed.start()
             if self._group is not None:

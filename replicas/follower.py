@@ -11,7 +11,7 @@ from typing import Final, Protocol
 import grpc
 
 from memsvc.domain.log import Record
-from memsvc.domain.replication import Lag, Standing
+from memsvc.domain.replication import Lag, Skew, Standing
 from memsvc.replication.v1 import replication_service_pb2 as pb
 from memsvc.store.codec import UnknownFormat, decode_record
 from memsvc.store.write_txn import Diverged
@@ -63,6 +63,7 @@ class Follower:
         self._stopping = threading.Event()
         self._stream: Stream | None = None
         self._lock = threading.Lock()
+        self.skew = Skew()
         self.course = Course()
         self._thread = threading.Thread(target=self._run, name="memsvc-follower", daemon=True)
 
@@ -148,6 +149,7 @@ class Follower:
                     self._take(message, stream)
             finally:
                 watchdog.end()
+                self.skew.forget()
                 self._outbox.closed()
                 stream.close()
                 with self._lock:
@@ -162,6 +164,9 @@ class Follower:
             position = records[-1].entry.position
             self._lag.reached(position)
             self.course.applied()
+        elif message.position <= self._lag.applied:
+            # Nothing was before it that had to be applied first.
+            self.skew.heard(message.time, now)
         # A sign of life is answered too: a primary with min_acks counts whom it hears of.
         stream.applied(self._lag.applied)
         self._lag.heard(message.position, now)

@@ -284,6 +284,7 @@ class Replica:
             self.lag.positions,
             self.lag.milliseconds(self._node.clock(), int(1_000 * SILENT_S)),
             trouble,
+            self.follower.skew.milliseconds,
         )
 
 

@@ -27,6 +27,7 @@ def _make(
     directory: Path,
     name: str,
     issuer: tuple[x509.Certificate, ec.EllipticCurvePrivateKey] | None,
+    days: float = 1 / 24,
 ) -> tuple[Pair, tuple[x509.Certificate, ec.EllipticCurvePrivateKey]]:
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
@@ -37,8 +38,8 @@ def _make(
         .issuer_name(issuer[0].subject if issuer else subject)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(hours=1))
+        .not_valid_before(now - datetime.timedelta(days=2))
+        .not_valid_after(now + datetime.timedelta(days=days))
         .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), True)
         .add_extension(
             x509.SubjectAlternativeName(
@@ -61,6 +62,11 @@ def _make(
         )
     )
     return pair, (certificate, key)
+
+
+def make_pair(directory: Path, name: str, days: float) -> Pair:
+    """A certificate signed by itself that ends in so many days, or has ended."""
+    return _make(directory, name, None, days)[0]
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -56,6 +57,8 @@ def check(config: Path | None, settings: tuple[str, ...]) -> None:
         click.echo(f"note: {name}: {text}")
     for name, path in _missing_files(effective.settings):
         click.echo(f"note: {name}: there is no file {path} on this machine")
+    for text in _unfit_certificate(effective.settings):
+        click.echo(f"note: {text}")
     changed = sum(1 for origin in effective.origins.values() if origin != "default")
     total = len(effective.origins)
     click.echo(f"ok: {changed} of {total} settings are set, the others have their defaults")
@@ -69,9 +72,29 @@ def _missing_files(settings: Settings) -> Iterator[tuple[str, str]]:
         ("server.tls.client_ca_file", tls.client_ca_file),
         ("replication.token_file", replication.token_file),
         ("replication.ca_file", replication.ca_file),
+        ("auth.tokens_file", settings.tokens_path if settings.auth.mode == "token" else ""),
     ):
         if path and not Path(path).exists():
-            yield name, path
+            yield name, str(path)
+
+
+def _unfit_certificate(settings: Settings) -> Iterator[str]:
+    """What clients, or the server itself, would not accept of the certificate that is here."""
+    from memsvc.service.certificates import CertificateWrong, days_left, good_until
+    from memsvc.service.listening import ListenError, tls_of
+
+    files = tls_of(settings)
+    if files is None or not (Path(files.cert_file).exists() and Path(files.key_file).exists()):
+        return
+    try:
+        files.check()
+        until = good_until(files.cert_file, files.key_file)
+        if soon := days_left(until, time.time_ns() // 1_000_000):
+            yield soon
+    except ListenError as error:
+        yield f"{error}; the server will not start"
+    except CertificateWrong as error:
+        yield f"server.tls.cert_file: clients will refuse {files.cert_file}: {error}"
 
 
 @config.command("example")

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from memsvc.cli.failures import hint_of
 from memsvc.client import (
     ClientError,
     Embedder,
@@ -124,7 +125,7 @@ class Examination:
             except Wrong as wrong:
                 detail, hint = str(wrong), wrong.hint
             except ClientError as error:
-                detail, hint = f"{error.message} [{error.reason}]", error.hint
+                detail, hint = f"{error.message} [{error.reason}]", hint_of(error)
                 if not self.target and error.reason == "NOT_PRIMARY":
                     self.denied = True
                 if not self.target and error.reason == "PERMISSION_DENIED":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -24,31 +25,56 @@ from memsvc.v1 import memory_service_pb2 as pb
     default="0s",
     help="Wait so long until it is ready.",
 )
+@click.option(
+    "--max-lag",
+    type=options.duration,
+    metavar="DURATION",
+    help="A replica counts as ready only when it is no further behind its primary; 0s: level.",
+)
 @options.json_option
 @options.connection
 @click.pass_context
-def health(ctx: click.Context, target: options.Target, wait: int, as_json: bool) -> None:
+def health(
+    ctx: click.Context, target: options.Target, wait: int, max_lag: int | None, as_json: bool
+) -> None:
     """Tell how the service is. Exit code 0 ready, 1 not ready, 3 not reachable.
+
+    A replica is ready as soon as it was level with its primary once; how far it is behind now
+    needs a token. Before the next node of a group is stopped, wait for this one with --max-lag.
 
     \b
     Examples:
       memsvc health
       memsvc health --wait 30s --json
+      memsvc health --wait 10m --max-lag 0s --address node-3:8848
     """
-    answer = _health(target, time.monotonic() + wait / 1000)
+    answer = _health(target, max_lag, time.monotonic() + wait / 1000)
+    near = _near(answer, max_lag)
     if as_json:
         emit_json({"ready": False, **to_plain(answer)})
     else:
-        _show_health(answer)
-    ctx.exit(0 if answer.ready else 1)
+        _show_health(answer, () if near else ("it is further behind than --max-lag",))
+    ctx.exit(0 if answer.ready and near else 1)
 
 
-def _health(target: options.Target, until: float) -> pb.HealthResponse:
+def _near(answer: pb.HealthResponse, max_lag: int | None) -> bool:
+    """Whether a node is no further behind than asked for. A primary is behind nobody."""
+    if max_lag is None or answer.role != pb.ROLE_REPLICA:
+        return True
+    return answer.lag_ms <= max_lag and (max_lag > 0 or not answer.lag_positions)
+
+
+def _health(target: options.Target, max_lag: int | None, until: float) -> pb.HealthResponse:
     while True:
         try:
             with target.connect() as client:
                 answer = client.health()
-            if answer.ready or time.monotonic() >= until:
+            if max_lag is not None and answer.ready and not answer.HasField("store"):
+                raise Failure(
+                    "the lag of a replica is told to a token only",
+                    hint="put one into MEMSVC_TOKEN, or name it by --token",
+                )
+            if (answer.ready and _near(answer, max_lag)) or time.monotonic() >= until:
                 return answer
         except ClientError as error:
             if not error.retriable or time.monotonic() >= until:
@@ -56,11 +82,11 @@ def _health(target: options.Target, until: float) -> pb.HealthResponse:
         time.sleep(0.1)
 
 
-def _show_health(answer: pb.HealthResponse) -> None:
+def _show_health(answer: pb.HealthResponse, more: Sequence[str] = ()) -> None:
     plain = to_plain(answer)
     click.secho("ready" if answer.ready else "not ready", fg="green" if answer.ready else "red")
     rows: list[tuple[str, str]] = [("role", plain.get("role", "?").lower())]
-    rows += [("because", reason) for reason in answer.reasons]
+    rows += [("because", reason) for reason in (*answer.reasons, *more)]
     if answer.degraded.level:
         rows.append(("degraded", f"level {answer.degraded.level}, {answer.degraded.reason}"))
     if answer.HasField("store"):

@@ -84,9 +84,27 @@ def connection(command: F) -> F:
         help="Access token. Better in the environment: options are visible to other users.",
     )
     @click.option("--tls", is_flag=True, help="Encrypt; implied by the options below.")
-    @click.option("--ca-file", default="", help="Authorities of the server's certificate, PEM.")
-    @click.option("--cert-file", default="", help="Certificate of this client, PEM.")
-    @click.option("--key-file", default="", help="Private key of --cert-file, PEM.")
+    @click.option(
+        "--ca-file",
+        envvar="MEMSVC_CA_FILE",
+        show_envvar=True,
+        default="",
+        help="Authorities of the server's certificate, PEM.",
+    )
+    @click.option(
+        "--cert-file",
+        envvar="MEMSVC_CERT_FILE",
+        show_envvar=True,
+        default="",
+        help="Certificate of this client, PEM.",
+    )
+    @click.option(
+        "--key-file",
+        envvar="MEMSVC_KEY_FILE",
+        show_envvar=True,
+        default="",
+        help="Private key of --cert-file, PEM.",
+    )
     @click.option("--server-name", default="", help="Name to expect in the certificate.")
     @click.option("--timeout", type=click.FloatRange(min=0.001), help="Seconds for each call.")
     @click.option(

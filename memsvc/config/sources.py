@@ -21,11 +21,14 @@ from memsvc.config.model import KEYS
 RESERVED_ENV = frozenset(
     {
         "MEMSVC_ADDRESS",
+        "MEMSVC_CA_FILE",
+        "MEMSVC_CERT_FILE",
         "MEMSVC_CONFIG",
         "MEMSVC_DATA",
         "MEMSVC_DIMENSION",
         "MEMSVC_EMBEDDER",
         "MEMSVC_ENDPOINT",
+        "MEMSVC_KEY_FILE",
         "MEMSVC_MCP_TOKEN",
         "MEMSVC_MIN_SCORE",
         "MEMSVC_MODEL",

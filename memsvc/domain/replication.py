@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Final
 
 
 class Verdict(IntEnum):
@@ -145,3 +146,32 @@ class Lag:
         if self.heard_at and self.applied >= self.primary and now_ms - self.heard_at <= silent_ms:
             return 0
         return max(0, now_ms - self.level_at)
+
+
+MAX_SKEW_MS: Final = 2_000
+"""Two clocks may differ by so much before something is done about it."""
+_SAMPLES: Final = 50
+_ENOUGH: Final = 10
+
+
+@dataclass(slots=True)
+class Skew:
+    """By how much the clock of a follower differs from its primary's, from the times that come
+    with signs of life. What is late on its way only seems to say that the own clock is ahead, so
+    the quickest of the last fifty counts (ten seconds of them); fewer than ten say nothing."""
+
+    _differences: deque[int] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
+
+    def heard(self, theirs: int, mine: int) -> None:
+        """A message with their time arrived, not behind others; UTC ms."""
+        self._differences.append(mine - theirs)
+
+    def forget(self) -> None:
+        """The connection ended: what is heard next may have waited."""
+        self._differences.clear()
+
+    @property
+    def milliseconds(self) -> int:
+        """How far the own clock is ahead, negative = behind."""
+        enough = len(self._differences) >= _ENOUGH
+        return min(tuple(self._differences)) if enough else 0

@@ -11,7 +11,7 @@ from memsvc.domain.group import Seen
 from memsvc.domain.replication import Standing
 from memsvc.replication.v1 import group_service_pb2 as pb
 from memsvc.replication.v1 import group_service_pb2_grpc as pb_grpc
-from memsvc.rpc.replication import admit, standing_message
+from memsvc.rpc.replication import Doorkeeper, standing_message
 
 
 class GroupApi(Protocol):
@@ -36,15 +36,15 @@ class GroupApi(Protocol):
 
 
 class GroupServicer(pb_grpc.GroupServiceServicer):
-    """memsvc.replication.v1.GroupService. ``token`` "" asks for none."""
+    """memsvc.replication.v1.GroupService."""
 
-    def __init__(self, group: GroupApi, token: str) -> None:
+    def __init__(self, group: GroupApi, door: Doorkeeper) -> None:
         self._group = group
-        self._token = token
+        self._door = door
 
     def Status(self, request: pb.StatusRequest, context: grpc.ServicerContext) -> pb.StatusResponse:
         """See the proto."""
-        admit(context, self._token)
+        self._door.admit(context)
         seen = self._group.status()
         return pb.StatusResponse(
             node_id=seen.node_id,
@@ -58,7 +58,7 @@ class GroupServicer(pb_grpc.GroupServiceServicer):
 
     def Fence(self, request: pb.FenceRequest, context: grpc.ServicerContext) -> pb.FenceResponse:
         """See the proto."""
-        admit(context, self._token)
+        self._door.admit(context)
         fenced, seen = self._group.fence(request.epoch, request.primary, request.store_id)
         return pb.FenceResponse(
             fenced=fenced, fence=seen.fence, standing=standing_message(seen.standing)
@@ -68,7 +68,7 @@ class GroupServicer(pb_grpc.GroupServiceServicer):
         self, request: pb.HandOverRequest, context: grpc.ServicerContext
     ) -> pb.HandOverResponse:
         """See the proto."""
-        admit(context, self._token)
+        self._door.admit(context)
         reason, standing = "unknown step", self._group.status().standing
         try:
             if request.step == pb.HAND_OVER_STEP_PREPARE:
@@ -85,10 +85,10 @@ class GroupServicer(pb_grpc.GroupServiceServicer):
 
     def Lead(self, request: pb.LeadRequest, context: grpc.ServicerContext) -> pb.LeadResponse:
         """See the proto."""
-        admit(context, self._token)
+        self._door.admit(context)
         return pb.LeadResponse(done=self._group.lead(request.epoch))
 
 
-def add_group(group: GroupApi, server: grpc.Server, token: str) -> None:
+def add_group(group: GroupApi, server: grpc.Server, door: Doorkeeper) -> None:
     """Has a server answer for the part that this node plays."""
-    pb_grpc.add_GroupServiceServicer_to_server(GroupServicer(group, token), server)
+    pb_grpc.add_GroupServiceServicer_to_server(GroupServicer(group, door), server)

@@ -71,19 +71,21 @@ def standing_of(message: pb.Standing) -> Standing:
 
 
 class ReplicationServicer(pb_grpc.ReplicationServiceServicer):
-    """memsvc.replication.v1.ReplicationService over a Feed. ``token`` "" asks for none."""
+    """memsvc.replication.v1.ReplicationService over a Feed."""
 
-    def __init__(self, feed: Feed, bootstraps: Bootstraps, options: ReplicationOptions) -> None:
+    def __init__(
+        self, feed: Feed, bootstraps: Bootstraps, options: ReplicationOptions, door: Doorkeeper
+    ) -> None:
         self._feed = feed
         self._bootstraps = bootstraps
-        self._token = options.token
+        self._door = door
         self._address = options.address
         self._pace = options.copy_bytes_per_s
         self.stopping = threading.Event()
 
     def Probe(self, request: pb.ProbeRequest, context: grpc.ServicerContext) -> pb.ProbeResponse:
         """See the proto."""
-        admit(context, self._token)
+        self._door.admit(context)
         verdict, reason, mine = self._judge(request)
         return pb.ProbeResponse(
             verdict=cast("pb.Verdict.ValueType", int(verdict)),
@@ -108,7 +110,7 @@ class ReplicationServicer(pb_grpc.ReplicationServiceServicer):
         self, request: pb.CopyRequest, context: grpc.ServicerContext
     ) -> Iterator[pb.CopyResponse]:
         """See the proto."""
-        admit(context, self._token)
+        self._door.admit(context)
         follower = request.follower
         if not self._feed.leads:
             _abort(context, grpc.StatusCode.FAILED_PRECONDITION, "this node is not the primary")
@@ -140,7 +142,7 @@ class ReplicationServicer(pb_grpc.ReplicationServiceServicer):
         self, request_iterator: Iterator[pb.FollowRequest], context: grpc.ServicerContext
     ) -> Iterator[pb.FollowResponse]:
         """See the proto."""
-        admit(context, self._token)
+        self._door.admit(context)
         first = next(request_iterator, None)
         if first is None or not first.HasField("start"):
             _abort(context, grpc.StatusCode.INVALID_ARGUMENT, "the first message is not a start")
@@ -189,17 +191,27 @@ class ReplicationServicer(pb_grpc.ReplicationServiceServicer):
             yield message
 
 
-def admit(context: grpc.ServicerContext, token: str) -> None:
-    """Ends the call unless it has the token between the nodes ("" = none is asked for)."""
-    if not token:
-        return
-    given = dict(context.invocation_metadata()).get(TOKEN_KEY, "")
-    if not isinstance(given, str) or not hmac.compare_digest(given, token):
-        _abort(
-            context,
-            grpc.StatusCode.UNAUTHENTICATED,
-            "replication.token_file has to hold the same token on all nodes of the group",
-        )
+class Doorkeeper:
+    """Lets nodes in that have the token between the nodes ("" = none is asked for).
+    ``refused(host)`` is told of those that have not."""
+
+    def __init__(self, token: str, refused: Callable[[str], None]) -> None:
+        self._token = token
+        self._refused = refused
+
+    def admit(self, context: grpc.ServicerContext) -> None:
+        """Ends the call unless it has the token."""
+        if not self._token:
+            return
+        given = dict(context.invocation_metadata()).get(TOKEN_KEY, "")
+        if not isinstance(given, str) or not hmac.compare_digest(given, self._token):
+            # ipv4:10.0.0.3:48722, ipv6:[::1]:48722; the port tells nobody anything.
+            self._refused(context.peer().partition(":")[2].rpartition(":")[0])
+            _abort(
+                context,
+                grpc.StatusCode.UNAUTHENTICATED,
+                "replication.token_file has to hold the same token on all nodes of the group",
+            )
 
 
 def _abort(context: grpc.ServicerContext, code: grpc.StatusCode, text: str) -> NoReturn:
@@ -304,7 +316,8 @@ class ReplicationServer:
 
     def __init__(self, feed: Feed, bootstraps: Bootstraps, options: ReplicationOptions) -> None:
         self._options = options
-        self._servicer = ReplicationServicer(feed, bootstraps, options)
+        self._door = Doorkeeper(options.token, feed.refused)
+        self._servicer = ReplicationServicer(feed, bootstraps, options, self._door)
         # A Follow holds its thread; as many again are for Probes.
         self._server = grpc.server(
             ThreadPoolExecutor(2 * MAX_FOLLOWERS, "memsvc-feed"),
@@ -315,10 +328,10 @@ class ReplicationServer:
         pb_grpc.add_ReplicationServiceServicer_to_server(self._servicer, self._server)
         self.port = 0
 
-    def add(self, add: Callable[[grpc.Server, str], None]) -> None:
-        """Has another service of the nodes added (to the server, with the token), before
+    def add(self, add: Callable[[grpc.Server, Doorkeeper], None]) -> None:
+        """Has another service of the nodes added (to the server, behind the same door), before
         ``start``."""
-        add(self._server, self._options.token)
+        add(self._server, self._door)
 
     def start(self) -> None:
         """Listens. Raises ListenError."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from itertools import takewhile
+from typing import Final
 
 from memsvc.domain.log import Record
 from memsvc.domain.replication import Standing, Verdict, judge
@@ -15,6 +17,11 @@ from memsvc.service.recalls import Recalls
 from memsvc.store import feed
 from memsvc.store.store import Store
 from memsvc.store.writer import Writer
+
+log = logging.getLogger(__name__)
+
+STRANGER_S: Final = 30.0
+"""So long a node that was turned away is spoken of."""
 
 
 class Feed:
@@ -35,6 +42,22 @@ class Feed:
         self.leads = True
         """Whether this node is the primary; nobody is fed by one that is not."""
         self.clock = clock
+        self._stranger: tuple[str, float] | None = None
+
+    @property
+    def stranger(self) -> str:
+        """What people should know of a node that asked lately without the secret between the
+        nodes; "" = nothing."""
+        if self._stranger is None or time.monotonic() - self._stranger[1] > STRANGER_S:
+            return ""
+        return f"{self._stranger[0]} asks with another secret than replication.token_file has here"
+
+    def refused(self, host: str) -> None:
+        """A node of that address was turned away, for want of the secret."""
+        known = self.stranger
+        self._stranger = host, time.monotonic()
+        if self.stranger != known:
+            log.warning("%s: it was refused", self.stranger)
 
     def judge(self, follower: Standing, log_format: int) -> tuple[Verdict, str, Standing]:
         """What a follower should do, why, and where this node stands."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from memsvc.domain.errors import FailedPrecondition, Unavailable
-from memsvc.domain.replication import Standing
+from memsvc.domain.replication import MAX_SKEW_MS, Standing
 from memsvc.domain.types import Degraded
 from memsvc.service.degradation import STALE
 from memsvc.service.feed import Feed
@@ -20,12 +20,13 @@ from memsvc.store.writer import Writer
 @dataclass(frozen=True, slots=True)
 class Primary:
     """What a replica knows of its primary: where clients reach it, how far behind it this
-    node is, and what is wrong ("" = nothing)."""
+    node is, what is wrong ("" = nothing), and how far this clock is ahead of the primary's."""
 
     address: str = ""
     lag_positions: int = 0
     lag_ms: int = 0
     trouble: str = ""
+    skew_ms: int = 0
 
 
 class Leading:
@@ -66,12 +67,28 @@ class Leading:
     @property
     def troubles(self) -> list[str]:
         """What people should know about it."""
-        own = ""
+        own = clock = ""
         if self.follows:
-            own = self.primary().trouble
+            primary = self.primary()
+            own = primary.trouble
+            if self.skewed:
+                seconds, side = abs(primary.skew_ms) / 1_000, "ahead of"
+                if primary.skew_ms < 0:
+                    side = "behind"
+                clock = (
+                    f"the clock is {seconds:.1f} s {side} the primary's: what has expired or is "
+                    "recent would be told wrongly. Set both by NTP"
+                )
         elif not self._feed.acks.lease:
             own = "changes are refused: fewer replicas are heard of than replication.min_acks"
-        return [text for text in (self.warning, own, self.advice) if text]
+        found = (self.warning, own, clock, self._feed.stranger, self.advice)
+        return [text for text in found if text]
+
+    @property
+    def skewed(self) -> bool:
+        """Whether this clock and the primary's differ by more than MAX_SKEW_MS. Which of them is
+        wrong nobody can tell; the primary's counts."""
+        return self.follows and abs(self.primary().skew_ms) > MAX_SKEW_MS
 
     def facts(self, position: int) -> dict[str, object]:
         """For people: whom it follows, or who follows it; ``position`` is where its log ends."""
@@ -82,6 +99,7 @@ class Leading:
                 "primary": primary.address,
                 "lag_positions": primary.lag_positions,
                 "lag_ms": primary.lag_ms,
+                "clock_ahead_ms": primary.skew_ms,
             }
         acks = self._feed.acks
         return {

@@ -115,6 +115,8 @@ class Node:
         self._stopped = False
         self.displaced = False
         """Whether the data directory was no longer there when upkeep last looked."""
+        self.certificate_until = 0
+        """UTC ms of the end of the certificate that clients are shown; 0 = there is none."""
         self._ready = True
         self._generations_changed = False
         with ExitStack() as undo:

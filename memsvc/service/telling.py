@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from memsvc.domain.errors import StoreUnreadable
 from memsvc.domain.types import HealthAnswer, Load
+from memsvc.service.certificates import days_left
 from memsvc.service.readings import NodeReadings
 from memsvc.service.stored import Stored, stored
 from memsvc.version import __version__
@@ -38,6 +39,8 @@ class Telling:
             reasons.append(node.snapshots.trouble)
         primary = node.leading.primary()
         reasons += node.leading.troubles
+        if node.certificate_until and (soon := days_left(node.certificate_until, node.clock())):
+            reasons.append(soon)
         if node.checkup.stalled:
             reasons.append("the disk of the data directory does not answer: changes are refused")
         try:
@@ -51,7 +54,7 @@ class Telling:
             cold_resident_bytes=node.cold_pages.resident,
         )
         return HealthAnswer(
-            ready=node.ready and not node.displaced,
+            ready=node.ready and not node.displaced and not node.leading.skewed,
             role=self._role(),
             position=self._seen.text,
             degraded=node.degradation.current,

@@ -65,6 +65,18 @@ TRIED = {
         "test_a_cut_or_frozen_network_is_noticed_and_healed",
         "test_a_replica_without_the_secret_gets_nothing",
     },
+    "A new replica does not answer, its start does not return": {
+        "test_a_replica_without_the_secret_gets_nothing",
+        "test_a_node_with_another_secret_is_told_of_where_it_is_refused",
+    },
+    "A replica is not ready: its clock": {
+        "test_a_replica_with_a_wrong_clock_says_so_and_is_not_ready"
+    },
+    "A certificate has expired": {
+        "test_config_check_finds_a_certificate_that_clients_will_refuse",
+        "test_a_certificate_that_ends_soon_is_told_before_clients_refuse_the_node",
+        "test_why_nobody_answers_is_not_left_to_guessing",
+    },
     "Answers are degraded": {"test_degrading_by_hand_and_taking_it_back"},
     "Writes are refused: `STORE_FULL`, `QUOTA_ITEMS`, `QUOTA_BYTES`": {
         "test_a_limit_names_itself_and_follows_a_reload",

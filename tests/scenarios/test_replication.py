@@ -226,6 +226,7 @@ def test_a_replica_without_the_secret_gets_nothing(make_node: MakeNode, tmp_path
     stranger = r.make_replica(make_node, primary, "stranger", replication__token_file=str(wrong))
     stranger.start(wait=False)
     until(lambda: "replication.token_file has to" in stranger.log_tail(), 20, "the refusal")
+    assert "127.0.0.1 asks with another secret" in " ".join(r.health(primary).reasons)
     replica = r.make_replica(make_node, primary, replication__token_file=str(secret)).start()
     assert r.facts(replica) == r.facts(primary)
     assert stranger.process is not None and stranger.process.poll() is None

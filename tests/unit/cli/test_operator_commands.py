@@ -12,12 +12,14 @@ import pytest
 
 from memsvc.cli import COMMANDS, rebuilding
 from memsvc.cli.dedup import normalised
-from memsvc.cli.failures import Failure
+from memsvc.cli.failures import Failure, hint_of
 from memsvc.cli.operate import asked_for
 from memsvc.cli.output import age, clean, cut, size, width
+from memsvc.client.errors import unreachable
 from memsvc.domain.types import Namespace
 from memsvc.service.tokens import TokenStore
 from memsvc.v1 import memory_service_pb2 as pb
+from tests.certificates import Pair, make_pair
 from tests.unit.cli.support import Commands
 
 
@@ -44,6 +46,24 @@ def test_config_check_notes_a_file_that_is_not_there(memsvc: Commands, tmp_path:
     assert f"no file {missing}" in memsvc.run("config", "check", *settings).stdout
     missing.write_text("secret")
     assert "no file" not in memsvc.run("config", "check", *settings).stdout
+    settings = ("--set", "auth.mode=token", "--set", f"auth.tokens_file={tmp_path / 'tokens'}")
+    assert "auth.tokens_file: there is no" in memsvc.run("config", "check", *settings).stdout
+
+
+def test_config_check_finds_a_certificate_that_clients_will_refuse(
+    memsvc: Commands, tmp_path: Path
+) -> None:
+    def check(pair: Pair, key: Pair | None = None) -> str:
+        cert = ("--set", f"server.tls.cert_file={pair.cert}")
+        return memsvc.run(
+            "config", "check", *cert, "--set", f"server.tls.key_file={(key or pair).key}"
+        ).stdout
+
+    good = make_pair(tmp_path, "good", days=100)
+    assert "certificate" not in check(good)
+    assert "expires in 4 days" in check(make_pair(tmp_path, "soon", days=4.5))
+    assert "certificate has expired" in check(make_pair(tmp_path, "over", days=-1))
+    assert "is not the key of" in check(good, make_pair(tmp_path, "other", days=100))
 
 
 def test_health_can_wait_for_a_start(memsvc: Commands) -> None:
@@ -57,6 +77,41 @@ def test_health_can_wait_for_a_start(memsvc: Commands) -> None:
     memsvc.service.hook = later
     assert memsvc.run("health", "--wait", "60s").exit_code == 0
     assert asked == ["Health"] * 3
+
+
+def test_waiting_for_a_replica_does_not_end_before_it_is_level(memsvc: Commands) -> None:
+    service = memsvc.service
+    service.role, service.lag_ms = pb.ROLE_REPLICA, 900
+    assert memsvc.run("health").exit_code == 0
+    behind = memsvc.run("health", "--max-lag", "0s")
+    assert behind.exit_code == 1 and "further behind than --max-lag" in behind.stdout
+    assert memsvc.run("health", "--max-lag", "1s").exit_code == 0
+    asked: list[str] = []
+
+    def later(call: str, request: object, context: object) -> None:
+        asked.append(call)
+        service.lag_ms = 0 if len(asked) == 3 else 900
+
+    service.hook = later
+    assert memsvc.run("health", "--wait", "60s", "--max-lag", "0s").exit_code == 0
+    assert len(asked) == 3
+    # A primary is behind nobody.
+    service.role = pb.ROLE_PRIMARY
+    assert memsvc.run("health", "--max-lag", "0s").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("CERTIFICATE_VERIFY_FAILED: certificate has expired: OK", "has expired"),
+        ("CERTIFICATE_VERIFY_FAILED: unable to get local issuer certificate", "--ca-file"),
+        ("SSL_ERROR_SSL: WRONG_VERSION_NUMBER: Invalid certificate verification", "no TLS"),
+        ("Hostname Verification Check failed: a.b is not in peer certificate", "--server-name"),
+        ("Connection refused", "memsvc serve"),
+    ],
+)
+def test_why_nobody_answers_is_not_left_to_guessing(text: str, hint: str) -> None:
+    assert hint in hint_of(unreachable("a:1", text)).replace("does not speak TLS", "no TLS")
 
 
 def test_inspect_degrade_maintain_and_reload_say_what_they_did(memsvc: Commands) -> None:

@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from memsvc.config import Settings
 from memsvc.domain.group import EPOCHS_APART, Role, Seen
 from memsvc.domain.replication import Standing
-from memsvc.domain.types import Caller, Namespace, NewMemory, WriteRequest
-from memsvc.rpc.group import add_group
-from memsvc.rpc.replication import ReplicationOptions, ReplicationServer
-from memsvc.service.api import Control
-from memsvc.service.node import Node
 from replicas import group as groups
 from replicas.advice import advice
-from replicas.group import Group
-from replicas.promotion import Promotion
-from replicas.replica import REPLICA
-from replicas.role import read_role
-from tests.ports import free_port
+from tests.unit.replicas.members import Member, await_level, make_members
 from tests.waiting import until
 
 
@@ -30,90 +19,28 @@ class Crash(BaseException):
     """What nothing in the code under test handles."""
 
 
-class Member:
-    """A node of a group in this process, behind the real service for other nodes."""
+def crash_after_fencing(member: Member) -> None:
+    """It is promoted by force up to where it would take over."""
+    others, silent = member.group.look()
 
-    def __init__(self, data_dir: Path, role: str, listen: str, nodes: Sequence[str]) -> None:
-        self.listen = listen
-        self.settings = Settings.model_validate(
-            {
-                "node": {"role": role},
-                "index": {"dimension": 8},
-                "storage": {"data_dir": data_dir, "reserve_bytes": 0},
-                "replication": {
-                    "listen": listen,
-                    "advertise": f"for-clients-of-{listen}",
-                    "nodes": list(nodes),
-                    "primary": nodes[0] if role == "replica" else "",
-                    "min_acks": 1,
-                },
-            }
-        )
-        self.up = False
+    def crash(_epoch: int) -> Standing:
+        raise Crash
 
-    def start(self) -> None:
-        """Opens what is on its disk, as a start of the process does."""
-        follows = not read_role(self.settings.storage.data_dir, self.settings).leads
-        self.node = Node(self.settings, upkeep=False, follows=follows, asks_first=True)
-        self.group = Group(self.node, self.settings, on_restart=lambda _reason: None)
-        options = ReplicationOptions.from_settings(self.settings)
-        self._server = ReplicationServer(self.node.feed, self.node.bootstraps, options)
-        self._server.add(lambda to, token: add_group(self.group, to, token))
-        self._server.start()
-        self.group.start()
-        self.promotion = Promotion(self.group)
-        self.promotion.start()
-        self.up = True
-
-    def stop(self) -> None:
-        """Ends it; what is on its disk is what a crash would leave too."""
-        if self.up:
-            self.up = False
-            self._server.stop()
-            self.promotion.stop()
-            self.group.stop()
-            self.node.stop()
-
-    def crash_after_fencing(self) -> None:
-        """Is promoted by force up to where it would take over."""
-        others, silent = self.group.look()
-
-        def crash(_epoch: int) -> Standing:
-            raise Crash
-
-        self.group.take_over = crash  # type: ignore[method-assign]
-        # What a person who asks does; a crash leaves no time to give up in.
-        self.group.give_up = lambda *_args, **_more: None  # type: ignore[method-assign]
-        with pytest.raises(Crash):
-            self.promotion._by_force(others, silent, accept_loss=False)
-        self.stop()
-
-    def write(self, text: str) -> None:
-        request = WriteRequest(Namespace("acme", "helper"), items=(NewMemory(content=text),))
-        self.node.memory.write(Caller("test"), request, Control())
+    member.group.take_over = crash  # type: ignore[method-assign]
+    # A crash leaves no time to give up in.
+    member.group.give_up = lambda *_args, **_more: None  # type: ignore[method-assign]
+    with pytest.raises(Crash):
+        member.promotion._by_force(others, silent, accept_loss=False)
+    member.stop()
 
 
 @pytest.fixture
 def members(tmp_path: Path) -> Iterator[list[Member]]:
     """A primary and two replicas, level with it."""
-    listens = [f"127.0.0.1:{free_port()}" for _ in range(3)]
-    roles = ("primary", "replica", "replica")
-    made = [
-        Member(tmp_path / role / str(n), role, listen, listens)
-        for n, (role, listen) in enumerate(zip(roles, listens, strict=True))
-    ]
-    first = made[0].settings.storage.data_dir
-    Node(made[0].settings, upkeep=False).stop()
-    for copy in made[1:]:
-        folder = copy.settings.storage.data_dir
-        shutil.copytree(first, folder)
-        (folder / "node_id").unlink()
-        (folder / REPLICA).touch()
+    made = make_members(tmp_path)
     for member in made:
         member.start()
-    until(lambda: len(made[0].node.feed.acks.followers) == 2, 30, "both to follow")
-    until(lambda: made[0].node.feed.acks.lease, 30, "them to be counted")
-    until(lambda: all(m.group.role.min_acks for m in made[1:]), 30, "what is wanted to be known")
+    await_level(made)
     yield made
     for member in made:
         member.stop()
@@ -129,7 +56,7 @@ def test_a_crash_between_fencing_and_taking_over_leaves_no_group_without_a_prima
     a, b, c = members
     a.write("before")
     a.stop()
-    b.crash_after_fencing()
+    crash_after_fencing(b)
     assert (c.group.role.primary, c.group.role.fence) == (b.listen, EPOCHS_APART)
     b.start()
     until(lambda: _leads(b), 30, "it to go on")
@@ -145,7 +72,7 @@ def test_a_broken_off_promotion_is_not_gone_on_with_once_another_node_leads(
 ) -> None:
     a, b, c = members
     a.stop()
-    b.crash_after_fencing()
+    crash_after_fencing(b)
     c.promotion.promote(force=True, accept_loss=True)
     b.start()
     until(lambda: not b.group.role.forcing, 30, "it to give way")
@@ -159,7 +86,7 @@ def test_a_broken_off_promotion_accepts_no_loss_and_says_what_it_waits_for(
     monkeypatch.setattr(groups, "NO_PRIMARY_S", 0.0)
     a, b, c = members
     a.stop()
-    b.crash_after_fencing()
+    crash_after_fencing(b)
     until(lambda: "--force" in " ".join(c.node.health().reasons), 30, "the other to say so")
     assert f"--address for-clients-of-{c.listen}" in " ".join(c.node.health().reasons)
     c.stop()

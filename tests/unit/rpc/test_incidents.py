@@ -16,6 +16,7 @@ from memsvc.replication.v1 import replication_service_pb2 as feed_pb
 from memsvc.replication.v1 import replication_service_pb2_grpc as feed_rpc
 from memsvc.rpc.group import GroupServicer
 from memsvc.rpc.incidents import Incidents
+from memsvc.rpc.replication import Doorkeeper
 
 SECRET = "/var/lib/memsvc/ROLE"
 
@@ -43,7 +44,9 @@ class BrokenFeed(feed_rpc.ReplicationServiceServicer):
 @pytest.fixture
 def channel() -> Iterator[grpc.Channel]:
     server = grpc.server(ThreadPoolExecutor(4), interceptors=[Incidents()])
-    group_rpc.add_GroupServiceServicer_to_server(GroupServicer(Broken(), ""), server)
+    group_rpc.add_GroupServiceServicer_to_server(
+        GroupServicer(Broken(), Doorkeeper("", print)), server
+    )
     feed_rpc.add_ReplicationServiceServicer_to_server(BrokenFeed(), server)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
