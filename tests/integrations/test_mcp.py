@@ -166,6 +166,17 @@ HOSTILE: list[tuple[str, dict[str, Any], str]] = [
     ("forget", {"ids": ["x"] * 101}, "100"),
     ("forget", {"ids": [1]}, "ids"),
     ("forget", {"ids": ["a"], "mode": "HARD; DROP TABLE"}, "mode"),
+    (
+        "forget",
+        {"ids": ["a"], "mode": "erase", "dryrun": True},
+        "there are ids, mode",
+    ),
+    ("status", {"verbose": True}, "there are none"),
+    (
+        "remember",
+        {"text": 1, "importance": 2},
+        "importance: input should be",
+    ),
     ("no_such_tool", {}, "no_such_tool"),
 ]
 
@@ -180,6 +191,7 @@ def test_hostile_inputs_are_refused_as_tool_errors_and_the_server_goes_on(
             for tool, inputs, names in HOSTILE:
                 told = await refused(client, tool, **inputs)
                 assert names in told and "Traceback" not in told, (tool, inputs, told)
+                assert "pydantic" not in told and "\n" not in told, told
             # At the bounds, and what a prompt might smuggle in, it is a text like any other.
             await call(client, "remember", text="y" * 4_000, topic="\u4e2d" * 60, importance=0)
             for text in (

@@ -45,7 +45,9 @@ class UsedTouches:
         with self._lock:
             if self._closed:
                 return
-            if self._thread is None or not self._thread.is_alive():  # it is not after a fork
+            if self._thread is None or not self._thread.is_alive():
+                if self._thread is not None:  # it is the parent's, and so is who waits there
+                    self._waiting = queue.Queue(MAX_WAITING)
                 self._thread = threading.Thread(
                     target=self._work, name="memsvc-touches", daemon=True
                 )

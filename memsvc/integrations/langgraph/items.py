@@ -69,6 +69,8 @@ def lifetime_ms(minutes: float | None) -> int:
     """A TTL in ms; 0 = for ever. ValueError out of bounds."""
     if minutes is None:
         return 0
+    if not isinstance(minutes, int | float):
+        raise TypeError(f"ttl: expected minutes as a number, not {type(minutes).__name__}")
     ms = round(minutes * 60_000) if minutes == minutes and abs(minutes) < 1e15 else 0
     if not 1 <= ms <= MAX_TTL_MS:
         raise ValueError(
@@ -141,17 +143,32 @@ def checked(
 ) -> Put:
     """ValueError names what does not fit, TypeError what is no JSON."""
     namespace, key = identity
+    named = f"item {key!r:.80}"
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{named}: expected a dictionary, not {type(value).__name__}")
     envelope = {"namespace": list(namespace), "key": key, "value": dict(value)}
-    content = json.dumps(envelope, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    size = len(content.encode())
+    try:
+        content = json.dumps(envelope, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        size = len(content.encode())
+        # As it will come back, so that a key that is no text is one here too.
+        kept = json.loads(content, object_pairs_hook=_each_once)["value"]
+    except UnicodeEncodeError:
+        raise ValueError(
+            f"{named}: half of a character (a lone surrogate), which cannot be stored; "
+            "text.encode(errors='replace').decode() puts a question mark there"
+        ) from None
+    except ValueError as error:
+        raise ValueError(f"{named}: {error}") from None
+    except TypeError as error:
+        raise TypeError(f"{named}: {error}") from None
     if size > MAX_CONTENT_BYTES:
         raise ValueError(
-            f"item {key!r}: {size:,} bytes as JSON, at most {MAX_CONTENT_BYTES:,}; divide it, or "
+            f"{named}: {size:,} bytes as JSON, at most {MAX_CONTENT_BYTES:,}; divide it, or "
             "keep large documents elsewhere and their place here"
         )
     if by_meaning and len(texts) > MAX_TEXTS:
         raise ValueError(
-            f"item {key!r}: its index has {len(texts)} texts, at most {MAX_TEXTS}; name fewer "
+            f"{named}: its index has {len(texts)} texts, at most {MAX_TEXTS}; name fewer "
             "fields, or put its elements as items of their own"
         )
     paths = [path_of(namespace[: depth + 1]) for depth in range(len(namespace))]
@@ -174,8 +191,7 @@ def checked(
         attributes[TTL_MS] = ttl_ms
     names: dict[str, AttributeValue] = {}
     rest = False
-    # As it will come back, so that a key that is no text is one here too.
-    for name, scalar in scalars(json.loads(content)["value"]):
+    for name, scalar in scalars(kept):
         if name and name not in names and fits(scalar) and len(names) < MAX_VALUES:
             names[name] = scalar
         else:
@@ -183,6 +199,16 @@ def checked(
     if rest:
         attributes[REST] = True
     return Put(identity, content, {**attributes, **names}, ttl_ms, put_us, tuple(texts))
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """ValueError for two names that are one as JSON, such as 1 and "1": one value would be lost."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"two of its names are {twice!r} as JSON; give each a name of its own")
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,13 +26,26 @@ _INT64: Final = range(-(2**63), 2**63)
 Scalar = str | int | float | bool
 
 
+def check_sendable(what: str, text: str) -> None:
+    """ValueError for a text that is none, which nothing stored can hold."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError(
+            f"{what}: half of a character (a lone surrogate) in {text!r:.80}"
+        ) from None
+
+
 def check(wanted: Mapping[str, Any] | None) -> None:
-    """ValueError for an operator that there is not."""
-    for condition in (wanted or {}).values():
+    """ValueError for an operator that there is not, and for what is no text."""
+    for name, condition in (wanted or {}).items():
+        check_sendable("filter", str(name))
+        for text in condition.values() if _is_operators(condition) else (condition,):
+            if isinstance(text, str):
+                check_sendable("filter", text)
         if _is_operators(condition):
             unknown = sorted(set(condition) - _OPERATORS)
             if unknown:
-                known = ", ".join(sorted(_OPERATORS))
                 known = ", ".join(sorted(_OPERATORS))
                 raise ValueError(f"unsupported operator {unknown[0]!r}; there are {known}")
         elif isinstance(condition, Mapping):

@@ -115,7 +115,7 @@ class Reader:
                 f"search: offset and limit together: at most {MOST} with a query and without an "
                 f"embedder, not {need}"
             )
-        text = (op.query or "").encode()[:MAX_TEXT_BYTES].decode(errors="ignore")
+        text = (op.query or "").encode(errors="replace")[:MAX_TEXT_BYTES].decode(errors="ignore")
         answer = self._query(
             text=text,
             mode=Mode.KEYWORD,

@@ -31,7 +31,7 @@ from memsvc.client.embedders import embedding_of
 from memsvc.client.messages import NamespaceLike, parse_namespace
 from memsvc.domain.types import Vector
 from memsvc.integrations.langgraph.items import Identity, Put, checked, digest, lifetime_ms
-from memsvc.integrations.langgraph.matching import check
+from memsvc.integrations.langgraph.matching import check, check_sendable
 from memsvc.integrations.langgraph.reads import Reader, StoreIncomplete
 from memsvc.integrations.langgraph.texts import Texts
 from memsvc.integrations.langgraph.writes import StoreConflict, Writer
@@ -123,6 +123,8 @@ class MemsvcStore(BaseStore):
         plan = _Plan(list(ops))
         for op in plan.ops:
             validate_op_namespace(op)
+            for label in _labels(op):
+                check_sendable("namespace", label)
             if isinstance(op, PutOp):
                 self._plan_put(plan, op)
             elif isinstance(op, SearchOp):
@@ -223,6 +225,12 @@ class MemsvcStore(BaseStore):
         if op.refresh_ttl:
             self._writer.refresh(found)
         return [one.search_item() for one in found]
+
+
+def _labels(op: Op) -> Iterable[str]:
+    if isinstance(op, ListNamespacesOp):
+        return [label for one in op.match_conditions or () for label in one.path]
+    return op.namespace_prefix if isinstance(op, SearchOp) else op.namespace
 
 
 def _bounds(limit: int, offset: int) -> None:

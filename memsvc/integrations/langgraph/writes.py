@@ -133,9 +133,8 @@ class Writer:
             waiting = left
             if not waiting:
                 return
-        raise StoreConflict(
-            f"{len(waiting)} items were changed by others {ATTEMPTS} times meanwhile; try again"
-        )
+        several = f"{len(waiting)} items were" if len(waiting) > 1 else "1 item was"
+        raise StoreConflict(f"{several} changed by others {ATTEMPTS} times meanwhile; try again")
 
     def _taken_now(self) -> tuple[int, Counter[str]]:
         """The minute, and how many keys of an item in it are known to be taken by memories that

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from dataclasses import dataclass
 
 from memsvc.client import (
     AgentMemory,
+    ClientError,
     Embedder,
+    EmbedderError,
     EmbeddingMismatch,
     Mode,
     Namespace,
@@ -55,13 +58,26 @@ class Backend:
         self._settings = settings or RecallSettings()
         self._lock = threading.Lock()
         self._ready: Ready | None = None
+        self._attempts = 0
+        self._failure: Exception | None = None
 
     def ready(self) -> Ready:
         """The memory. ClientError when the service does not answer or refuses the token,
-        EmbeddingMismatch when the embedder is not of the store's model (``strict``)."""
+        EmbeddingMismatch when the embedder is not of the store's model (``strict``).
+
+        Of calls that come while a service hangs one waits for it, and the others for that one:
+        each in its turn would take a hundred times as long."""
+        attempts = self._attempts
         with self._lock:
+            if self._ready is None and attempts < self._attempts and self._failure is not None:
+                raise copy.copy(self._failure)  # one each: it is given a trace of its own
             if self._ready is None:
-                self._ready = self._set_up()
+                self._attempts += 1
+                try:
+                    self._ready = self._set_up()
+                except (ClientError, EmbedderError) as error:
+                    self._failure = error
+                    raise
             return self._ready
 
     def close(self) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
-from mcp.server.mcpserver import MCPServer
-from mcp_types import ToolAnnotations
+from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp_types import CallToolResult, InputRequiredResult, ToolAnnotations
+from pydantic import ValidationError
 
 from memsvc.integrations.mcp.backend import Backend
 from memsvc.integrations.mcp.tools import MemoryTools
@@ -43,10 +45,59 @@ _STATUS: Final = (
 )
 
 
+MAX_TOLD: Final = 5
+"""Wrong inputs that one answer tells."""
+
+
+class MemoryServer(MCPServer[dict[str, object]]):
+    """Tells wrong inputs as other errors are told: field, reason, hint."""
+
+    async def call_tool(
+        self,
+        name: str,
+        arguments: dict[str, Any],
+        context: Context[dict[str, object], Any] | None = None,
+    ) -> CallToolResult | InputRequiredResult:
+        """As MCPServer.call_tool; an input that the tool does not have is refused. It would be
+        left out otherwise: of ``forget`` with "dryrun" the dry run."""
+        tool = next((one for one in await self.list_tools() if one.name == name), None)
+        known: dict[str, Any] = tool.input_schema.get("properties", {}) if tool else {}
+        unknown = [one for one in arguments if one not in known] if tool else []
+        if unknown:
+            there = ", ".join(known) or "none"
+            raise ToolError(
+                f"Error executing tool {name}: {unknown[0]:.60}: there is no such input "
+                f"[INVALID_ARGUMENT]; hint: nothing was done; there are {there}"
+            )
+        try:
+            return await super().call_tool(name, arguments, context)
+        except ToolError as error:
+            if not isinstance(error.__cause__, ValidationError):
+                raise
+            told = _wrong_inputs(error.__cause__, known)
+            raise ToolError(f"Error executing tool {name}: {told}") from error.__cause__
+
+
+def _wrong_inputs(error: ValidationError, known: dict[str, Any]) -> str:
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    told, hints = [], []
+    for one in found[:MAX_TOLD]:
+        field = ".".join(str(part) for part in one["loc"])
+        what = "is required" if one["type"] == "missing" else one["msg"]
+        told.append(f"{field}: {what[0].lower()}{what[1:]}")
+        description = known.get(str(one["loc"][0]), {}).get("description", "") if one["loc"] else ""
+        if description and (hint := f"{one['loc'][0]}: {description}") not in hints:
+            hints.append(hint)
+    more = f" (and {len(found) - MAX_TOLD} more)" if len(found) > MAX_TOLD else ""
+    return f"{'; '.join(told)}{more} [INVALID_ARGUMENT]; hint: nothing was done; " + "; ".join(
+        hints
+    )
+
+
 def make_server(backend: Backend) -> MCPServer[dict[str, object]]:
     """An MCP server with the five tools; it is not running yet. The backend stays the
     caller's."""
-    server: MCPServer[dict[str, object]] = MCPServer(
+    server = MemoryServer(
         "memsvc",
         title="memsvc long-term memory",
         instructions=INSTRUCTIONS,

@@ -1,0 +1,88 @@
+"""The MCP server without a client: what many calls at once, and wrong ones, are told."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+from mcp.server.mcpserver.exceptions import ToolError
+
+from memsvc.client import ClientError, HashingEmbedder, MemoryClient, Namespace, Timeouts
+from memsvc.integrations.mcp import Backend, make_server
+from tests.unit.client.fake import FakeService, Running, refuse
+from tests.waiting import until
+
+SPACE = Namespace("acme", "assistant")
+
+
+@pytest.fixture
+def running() -> Iterator[Running]:
+    made = Running(FakeService())
+    yield made
+    made.stop()
+
+
+def test_calls_that_wait_for_a_service_that_hangs_fail_together_and_not_in_turn(
+    running: Running,
+) -> None:
+    """Each asked anew, one after the other: the hundredth waited for minutes."""
+    callers, told = 16, []
+    asked, gate = threading.Barrier(callers + 1), threading.Event()
+
+    def hang(call: str, request: Any, context: grpc.ServicerContext) -> None:
+        gate.wait(60)
+        refuse(context, grpc.StatusCode.RESOURCE_EXHAUSTED, "too much to do", reason="BUSY")
+
+    running.service.hook = hang
+    client = MemoryClient(running.address, timeouts=Timeouts(read=60))
+    backend = Backend(client, SPACE, HashingEmbedder(8))
+
+    def ask() -> None:
+        asked.wait()
+        try:
+            backend.ready()
+        except ClientError as error:
+            told.append(error.reason)
+
+    threads = [threading.Thread(target=ask) for _ in range(callers)]
+    for thread in threads:
+        thread.start()
+    asked.wait()
+    until(lambda: bool(running.service.calls("Health")), 60)
+    gate.set()
+    for thread in threads:
+        thread.join(60)
+    assert told == ["BUSY"] * callers
+    assert len(running.service.calls("Health")) < callers
+    backend.close()
+
+
+@pytest.mark.parametrize(
+    ("tool", "inputs", "told"),
+    [
+        (
+            "remember",
+            {},
+            "text: is required [INVALID_ARGUMENT]; hint: nothing was done; text: ",
+        ),
+        ("recall", {"query": "x", "since": "yesterday"}, "hint: nothing was done; since: A day"),
+        ("forget", {"ids": list(range(9))}, "ids.4: .* (and 4 more)"),
+        ("forget", {"ids": ["a"], "dryrun": True}, "dryrun: there is no such input"),
+        ("status", {"x" * 500: 1}, "x" * 60 + ": there is no such input"),
+    ],
+)
+def test_a_wrong_input_is_told_by_field_reason_and_hint_and_not_in_words_of_a_library(
+    tool: str, inputs: dict[str, Any], told: str
+) -> None:
+    backend = Backend(MemoryClient("127.0.0.1:1"), SPACE, None)
+    with pytest.raises(ToolError) as caught:
+        asyncio.run(make_server(backend).call_tool(tool, inputs))
+    text = str(caught.value)
+    for part in told.split(" .* "):
+        assert part in text, text
+    assert "pydantic" not in text and "\n" not in text and "x" * 61 not in text
+    backend.close()
