@@ -359,7 +359,7 @@ class Group:
                 self._look_after()
                 if time.monotonic() >= next_drop:
                     next_drop = time.monotonic() + DROP_SURPLUS_S
-                    kept_ms = self._settings.storage.log_retention_days * DAY_MS
+                    kept_ms = self.node.settings.storage.log_retention_days * DAY_MS
                     drop_surplus(self.node.store.data_dir, self.node.clock() - kept_ms)
             except Exception:
                 log.exception("the other nodes were not asked; it is tried again")

@@ -64,7 +64,7 @@ class Storage(Section):
     log_retention_days: int = key(
         7,
         "Age at which the payloads of log entries are dropped. Headers, which are the audit "
-        "trail, stay.",
+        "trail, stay. Files in surplus/, what a former primary alone had, are kept as long.",
         reload=True,
         unit="days",
         ge=1,

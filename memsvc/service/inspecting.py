@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict
+from pathlib import Path
 from typing import Final
 
 from memsvc.domain.errors import invalid
@@ -66,6 +70,8 @@ def look_inside(
             ],
             "tables": {name: snapshot.count(name) for name in keys.TABLES},
         }
+        if not tenant:
+            facts["disk"] = disk_use(node.store.data_dir)
         if found is not None:
             facts["damaged_found"] = len(found)
         if tenant:
@@ -77,6 +83,36 @@ def look_inside(
         if memory_id:
             facts["memory"] = _memory_facts(snapshot, memory_id)
     return facts
+
+
+def disk_use(folder: Path) -> dict[str, int]:
+    """Bytes that each file or folder in it takes on the disk, the largest first. A file that has
+    two names, as one that is in a snapshot too, counts under the first of them."""
+    seen: set[tuple[int, int]] = set()
+
+    def size(path: str, state: os.stat_result) -> int:
+        if (state.st_dev, state.st_ino) in seen:
+            return 0
+        seen.add((state.st_dev, state.st_ino))
+        used = state.st_blocks * 512
+        if stat.S_ISDIR(state.st_mode):
+            with suppress(OSError), os.scandir(path) as entries:
+                used += sum(_each(entries))
+        return used
+
+    def _each(entries: Iterable[os.DirEntry[str]]) -> Iterable[int]:
+        for entry in entries:
+            with suppress(FileNotFoundError):  # segments come and go
+                yield size(entry.path, entry.stat(follow_symlinks=False))
+
+    # What runs has its files first, snapshots what only they hold.
+    names = sorted(os.listdir(folder), key=lambda name: (name == "snapshots", name))
+    found = {}
+    for name in names:
+        path = os.path.join(folder, name)
+        with suppress(FileNotFoundError):
+            found[name] = size(path, os.lstat(path))
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
 def _tier_facts(snapshot: Snapshot, node: Node) -> dict[str, object]:

@@ -281,3 +281,21 @@ def test_a_certificate_that_ends_soon_is_told_before_clients_refuse_the_node(wor
     world.clock.turn(10 * day)
     assert "has expired" in world.node.health().reasons[0]
     assert world.node.health().ready, "those who check no certificate are served"
+
+
+def test_what_a_former_primary_left_on_the_disk_is_counted(world: World) -> None:
+    world.put()
+    world.seal()
+    surplus = world.folder / "surplus"
+    surplus.mkdir()
+    (surplus / "1.memories.jsonl").write_bytes(b"x" * 300_000)
+    world.node.snapshots.take_now()
+    disk = world.admin.inspect("", "", False, 0, "")["disk"]
+    assert 300_000 <= disk["surplus"] <= 320_000
+    assert list(disk.values()) == sorted(disk.values(), reverse=True)
+    assert {"store", "segments", "snapshots"} <= disk.keys()
+    # The database is sparse, and a snapshot shares its segment files.
+    assert sum(disk.values()) < 50 << 20
+    (files,) = (world.folder / "segments").glob("*/*")
+    shared = sum(path.stat().st_blocks * 512 for path in files.iterdir())
+    assert disk["segments"] >= shared > 0
