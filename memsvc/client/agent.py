@@ -98,7 +98,7 @@ class AgentMemory:
         self._originals: ExpiringLru[str] = ExpiringLru(
             settings.originals, settings.originals_seconds, monotonic
         )
-        self._handles = Handles()
+        self._handles = Handles(settings.handle_characters)
         self._used = UsedTouches(client)
         self._starting = threading.Lock()
         self._closed = False

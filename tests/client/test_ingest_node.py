@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from memsvc.client import (
     EmbedderUnavailable,
+    ForgetMode,
     HashingEmbedder,
 )
 from memsvc.client.embedders import EmbeddingMismatch
@@ -25,6 +26,7 @@ from memsvc.client.ingest import (
     Turn,
     Windowing,
 )
+from memsvc.client.ingest.sending import MOST_PARTINGS
 from tests.client.conversations import conversation
 from tests.client.ingesting import (
     EMBEDDER,
@@ -90,6 +92,26 @@ def test_what_says_the_same_is_touched_and_not_written(node: Node, space: str) -
     assert (boiler.metadata.ts, boiler.session) == (new, "s1")
     assert boiler.importance_stored == pytest.approx(0.7)
     assert cat.metadata.ts == new
+
+
+def test_what_was_forgotten_and_is_asked_for_again_is_stored_anew(node: Node, space: str) -> None:
+    """A key that a forgotten memory has is taken for ever: what came under it again counted as
+    existing, and was nowhere."""
+    fact = Turn("The boiler was serviced in May.", session="s1", source="note", anew=True)
+    with (
+        client_of(node) as client,
+        Ingestor(client, space, EMBEDDER, spill=None) as ingest,
+    ):
+        for number in range(MOST_PARTINGS + 1):
+            ingest.add_text(fact)
+            ingest.add_text(fact)
+            assert settled(ingest).written == number + 1
+            (found,) = memories(node, space)
+            client.forget(space, ids=[found.id], mode=ForgetMode.HARD)
+        ingest.add_text(fact)
+        ingest.add_text(replace(fact, anew=False))
+        assert settled(ingest).written == MOST_PARTINGS + 1
+    assert not memories(node, space)
 
 
 def test_conversations_of_one_name_that_begin_alike_are_both_stored(node: Node, space: str) -> None:

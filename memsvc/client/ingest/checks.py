@@ -66,6 +66,7 @@ def _check_types(turn: Turn) -> None:
         _check_type(name, getattr(turn, name), str)
     for name in ("seq", "ts"):
         _check_type(name, getattr(turn, name), int, None)
+    _check_type("anew", turn.anew, bool)
     _check_type("importance", turn.importance, float, int, None)
     for name, value in turn.attributes.items():
         _check_type("attributes: a name", name, str)

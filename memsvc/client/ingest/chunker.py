@@ -173,6 +173,7 @@ class Chunker:
                     memory_type=text.memory_type,
                     attributes=text.attributes,
                     windowed=False,
+                    anew=text.anew,
                 )
             )
         return chunks

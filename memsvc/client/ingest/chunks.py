@@ -41,6 +41,9 @@ class Turn:
     attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
     """At most 31; ``last_seq`` is taken. A chunk has those of all its turns, of equal names the
     last, as far as there is room."""
+    anew: bool = False
+    """For ``add_text``: stored also where the same was forgotten or expired before, up to 8 times.
+    For what somebody asks to have remembered now; what is imported again stays forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,8 @@ class Chunk:
     attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
     windowed: bool = True
     """Made of turns that other chunks may hold too; not a piece of a text."""
+    anew: bool = False
+    """As of its text."""
 
     def memory(self, vector: Vector | None) -> NewMemory:
         """As an item of a Write."""

@@ -45,6 +45,7 @@ edited: their texts do not tell any more what their keys were made of."""
 _WHOLE: Final = frozenset({"SEGMENT_DAMAGED", "DISK_STALLED", "READ_FALLBACK"})
 """Reasons of degraded answers that hold every memory all the same."""
 _LOST: Final = "POSITION_LOST"
+_GONE: Final = frozenset({types_pb2.STATUS_FORGOTTEN, types_pb2.STATUS_EXPIRED})
 
 
 class Fate(Enum):
@@ -70,7 +71,17 @@ class Parcel:
     same_as: str = ""
     """Id of a memory that says the same."""
     partings: int = 0
-    """How often its key was found to be that of another conversation."""
+    """How often its key was found to be that of another conversation, or of what is forgotten."""
+
+    def begins_anew(self, status: int) -> bool:
+        """Takes another key where that of a forgotten memory, which it has for ever, is not to
+        hide it; whether it did."""
+        if not self.chunk.anew or status not in _GONE or self.partings >= MOST_PARTINGS:
+            return False
+        self.partings += 1
+        key = self.chunk.key.removesuffix(f"+{self.partings - 1}")
+        self.chunk = replace(self.chunk, key=f"{key}+{self.partings}")
+        return True
 
 
 class Sender:
@@ -228,13 +239,19 @@ class Sender:
                 parcel.same_as = ""
             answer = self._write_items(space, map(_item, group), embedding)
         there: dict[str, Parcel] = {}
+        again: list[Parcel] = []
         for parcel, result in zip(group, answer.results, strict=True):
-            if result.outcome == pb.OUTCOME_EXISTS and result.status == types_pb2.STATUS_ACTIVE:
+            exists = result.outcome == pb.OUTCOME_EXISTS
+            if exists and result.status == types_pb2.STATUS_ACTIVE:
                 there[result.id] = parcel
+            elif exists and parcel.begins_anew(result.status):
+                again.append(parcel)
             else:
                 parcel.fate = _FATES[result.outcome]
         if there:
             self._complete(space, there, embedding)
+        if again:
+            self._write(session, again, embedding)
 
     def _complete(self, space: Namespace, there: dict[str, Parcel], embedding: str) -> None:
         """Gives memories that are there what they lack: later turns of their window, a vector."""

@@ -111,7 +111,8 @@ class Handles:
     """Short names of ids, the same for the same id for as long as it is remembered. Safe to use
     from several threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, characters: int = HANDLE_CHARACTERS) -> None:
+        self._characters = characters
         self._lock = threading.Lock()
         self._ids: OrderedDict[str, str] = OrderedDict()
         self._handles: dict[str, str] = {}
@@ -124,7 +125,7 @@ class Handles:
                 self._ids.move_to_end(known)
                 return known
             plain = id_.replace("-", "")
-            length = HANDLE_CHARACTERS
+            length = self._characters
             while (handle := plain[-length:]) in self._ids and length < len(plain):
                 length += 1
             self._ids[handle] = id_

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from memsvc.client.recall.context import HANDLE_CHARACTERS
 from memsvc.domain.scoring import TOKEN_OVERHEAD
 from memsvc.domain.types import RankOptions
 
@@ -35,6 +36,9 @@ class RecallSettings:
     """How long they are kept."""
     recent_items: int = 4
     """Most of them that are put into one context."""
+    handle_characters: int = HANDLE_CHARACTERS
+    """Of handles, at least, 4 to 32. Where conversations outlive the process, and handles in them
+    come back, 8 keep an old one from meaning another memory."""
     originals: int = 256
     """Full texts that are kept. 0 = none."""
     originals_seconds: float = 60.0
@@ -50,6 +54,8 @@ class RecallSettings:
                 raise ValueError(f"{name}: expected 0 or more, not {getattr(self, name)}")
         if not 1 <= self.candidates <= 200:
             raise ValueError(f"candidates: expected 1 to 200, not {self.candidates}")
+        if not 4 <= self.handle_characters <= 32:
+            raise ValueError(f"handle_characters: expected 4 to 32, not {self.handle_characters}")
         if not 0 <= self.neighbours <= 1:
             raise ValueError(f"neighbours: expected 0 to 1, not {self.neighbours}")
         if self.rank.keep < 1 or self.rank.max_per_topic < 0 or self.rank.token_budget < 0:

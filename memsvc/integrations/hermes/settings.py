@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -24,6 +25,8 @@ KEEPS: Final = ("all", "user", "none")
 RECALL_SECONDS: Final = (0.1, 3.5)
 TOKEN_BUDGET: Final = (50, 20_000)
 _DIGEST: Final = 12
+_MARK: Final = "~"
+_MARKED: Final = re.compile(rf"{_MARK}[0-9a-f]{{{_DIGEST}}}$")
 
 
 class SettingsError(ValueError):
@@ -190,18 +193,27 @@ def owner_of(settings: Settings, session: Mapping[str, Any]) -> Owner:
             parts += [platform, str(session["user_id"])]
         elif session.get("chat_id"):
             parts += [platform, "chat", str(session["chat_id"])]
-    return Owner(settings.tenant, segment(":".join(parts)))
+    name = ":".join(parts)
+    if any(":" in part for part in parts):
+        # Who may choose a name must not choose that of a chat, "chat:5", or of somebody else.
+        name += _MARK + _digest(json.dumps(parts))
+    return Owner(settings.tenant, segment(name, marked=name != ":".join(parts)))
 
 
-def segment(text: str, most: int = MAX_NAME_BYTES) -> str:
+def segment(text: str, most: int = MAX_NAME_BYTES, *, marked: bool = False) -> str:
     """A text as a tenant, agent or session can be called: as it is where that is allowed, else
-    with other characters and a digest, so that two stay two."""
+    with other characters and a digest, so that two stay two. So is a text that looks as if it had
+    one, unless it has (``marked``): it may be made to look like another's."""
     clean = "".join("_" if c == "/" or not c.isprintable() else c for c in text)
-    if clean == text and len(text.encode(errors="replace")) <= most:
+    fits = clean == text and len(text.encode(errors="replace")) <= most
+    if fits and (marked or not _MARKED.search(text)):
         return text
-    digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:_DIGEST]
     kept = clean.encode(errors="replace")[: most - _DIGEST - 1].decode(errors="ignore")
-    return f"{kept}-{digest}"
+    return f"{kept}{_MARK}{_digest(text)}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:_DIGEST]
 
 
 def session_name(text: str) -> str:

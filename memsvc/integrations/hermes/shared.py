@@ -51,6 +51,8 @@ class SharedMemory:
         self.owner = owner
         self.problem = ""
         """Why it does not work as it should; "" = it does, as far as is known."""
+        self.on_disk = False
+        """Whether what waits to be written outlives the process."""
         self.users = 0
         """Agents that have it."""
         self.idle_since = 0.0
@@ -126,7 +128,9 @@ class SharedMemory:
         problem = ""
         for slot in range(SLOTS):
             try:
-                return self._memory_over(client, embedder, self._slot(slot))
+                memory = self._memory_over(client, embedder, self._slot(slot))
+                self.on_disk = True
+                return memory
             except SpillError as error:  # mostly: another process has it
                 problem = problem or str(error)
         self._trouble(f"what is not written when Hermes ends will be lost: {problem}")
@@ -144,6 +148,7 @@ class SharedMemory:
             settings=RecallSettings(
                 rank=RankOptions(token_budget=self.settings.token_budget),
                 recent_items=0,  # the model sees the conversation anyway
+                handle_characters=8,  # and goes on with it after a restart
             ),
             spill=spill,
         )
@@ -226,13 +231,16 @@ class SharedMemory:
 
     def remember(self, text: Turn, seconds: float) -> str:
         """One text; returns why it is not written yet, or "". Takes about ``seconds`` at most.
-        ValueError for a wrong field, RuntimeError when there is no memory to write to."""
+        ValueError for what the service refuses, RuntimeError when there is no memory."""
         memory = self.opened(seconds)
+        refused = memory.report().refused
         memory.remember_text(text)
         try:
             report = memory.flush(seconds)
         except Exception as error:
             return explained(error)
+        if report.refused > refused:
+            raise ValueError(f"the service does not take it: {report.refusals[-1]}")
         return (report.problem or "it is still being written") if report.pending else ""
 
     def opened(self, seconds: float) -> AgentMemory:

@@ -91,10 +91,11 @@ def _remember(memory: SharedMemory, session: str, args: Mapping[str, Any]) -> di
     text = _text(args, "text", MAX_TEXT)
     # A source of its own: two facts of one session must be compared like those of two.
     source = f"hermes:{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-    fact = Turn(text, session=session, source=source, importance=IMPORTANCE)
+    fact = Turn(text, session=session, source=source, importance=IMPORTANCE, anew=True)
     waiting = memory.remember(fact, WAIT_SECONDS)
     if waiting:
-        return {"remembered": True, "note": f"kept on disk until the service takes it: {waiting}"}
+        where = "on disk" if memory.on_disk else "in memory only, as long as this process runs,"
+        return {"remembered": True, "note": f"kept {where} until the service takes it: {waiting}"}
     return {"remembered": True}
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import grpc
 import pytest
 from click.testing import CliRunner
 
 from memsvc.cli import cli
-from memsvc.integrations.hermes import breaker
+from memsvc.integrations.hermes import breaker, tools
 from memsvc.integrations.hermes.breaker import Breaker
 from memsvc.integrations.hermes.settings import (
     Owner,
@@ -23,6 +26,7 @@ from memsvc.integrations.hermes.settings import (
     settings_file,
 )
 from memsvc.integrations.hermes.shared import IDLE_SECONDS, Registry, SharedMemory
+from tests.unit.client.fake import FakeService, Running, refuse
 from tests.waiting import until
 
 # -- settings ------------------------------------------------------------------------------
@@ -124,6 +128,75 @@ def test_names_that_are_not_allowed_stay_different() -> None:
     for name in made:
         assert len(name.encode()) <= 200 and "/" not in name and name.isprintable()
     assert segment("x" * 200) == "x" * 200
+
+
+def test_nobody_can_choose_a_name_that_is_that_of_a_chat_or_of_another_user() -> None:
+    """The name of a user comes from a messenger, and some let people choose it."""
+    taken = owner_of(Settings(), {"platform": "irc", "user_id": "x/y"}).agent
+    sessions: list[dict[str, str]] = [
+        {"platform": "irc", "chat_id": "5"},
+        {"platform": "irc", "user_id": "chat:5"},
+        {"platform": "irc:chat", "user_id": "5"},
+        {"platform": "irc", "user_id": "chat", "agent_identity": "default:irc"},
+        {"platform": "irc", "user_id": "x/y"},
+        {"platform": "irc", "user_id": taken.split(":", 2)[2]},
+        {"platform": "irc", "user_id": "@ann:example.org"},
+    ]
+    owners = [owner_of(Settings(), session).agent for session in sessions]
+    forged = {"platform": "irc", "user_id": owners[1].split(":", 2)[2]}
+    assert len({*owners, owner_of(Settings(), forged).agent}) == len(sessions) + 1
+    assert owners[0] == "default:irc:chat:5"
+    plain = "9d2f4f5e-8a86-4b6e-9f0e-426614174000"
+    assert segment(plain) == plain
+
+
+# -- what a tool tells -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def running() -> Iterator[Running]:
+    made = Running(FakeService())
+    yield made
+    made.stop()
+
+
+def shared_over(running: Running, folder: Path) -> SharedMemory:
+    settings = Settings(address=running.address, embedder="none")
+    return SharedMemory(settings, Owner("acme", "bot"), None, folder)
+
+
+def told(memory: SharedMemory, text: str) -> dict[str, Any]:
+    answer: dict[str, Any] = json.loads(tools.call(memory, "s", "memsvc_remember", {"text": text}))
+    return answer
+
+
+def test_a_fact_that_the_service_refuses_is_not_called_remembered(
+    running: Running, tmp_path: Path
+) -> None:
+    def hook(call: str, request: Any, context: grpc.ServicerContext) -> None:
+        if call == "Write":
+            refuse(context, grpc.StatusCode.INVALID_ARGUMENT, "no such topic", reason="WRONG")
+
+    memory = shared_over(running, tmp_path)
+    assert told(memory, "Ann is vegan.") == {"remembered": True}
+    running.service.hook = hook
+    answer = told(memory, "Ann eats no nuts.")
+    assert "remembered" not in answer and "no such topic [WRONG]" in answer["error"]
+    memory.close()
+
+
+def test_what_waits_in_memory_only_is_not_said_to_be_on_disk(
+    running: Running, tmp_path: Path
+) -> None:
+    folder = tmp_path / "file"
+    folder.touch()
+    running.service.hook = lambda call, request, context: refuse(
+        context, grpc.StatusCode.UNAVAILABLE, "not now", reason="STARTING"
+    )
+    for place, where in ((folder, "kept in memory only"), (tmp_path / "folder", "kept on disk")):
+        memory = shared_over(running, place)
+        assert where in told(memory, "Ann is vegan.")["note"]
+        memory.close()
 
 
 # -- not asking in vain --------------------------------------------------------------------

@@ -5,6 +5,9 @@ from __future__ import annotations
 import threading
 from typing import Any, cast
 
+import pytest
+
+from memsvc.client import RecallSettings
 from memsvc.client.calls import MemoryCalls
 from memsvc.client.errors import ClientError
 from memsvc.client.recall.caches import MAX_SESSIONS, RecentTurns
@@ -80,6 +83,14 @@ def test_the_session_that_was_quiet_longest_is_forgotten_first() -> None:
     recent.note("one more", "user", "hello", 0)
     assert len(recent.of("s0")) == 2
     assert recent.of("s1") == [] and recent.of("s2") and recent.of("one more")
+
+
+def test_handles_have_the_length_that_was_asked_for() -> None:
+    assert len(Handles(8).of("0" * 24 + "89abcdef")) == 8
+    for wrong in 3, 33:
+        with pytest.raises(ValueError, match="handle_characters: expected 4 to 32"):
+            RecallSettings(handle_characters=wrong)
+    assert RecallSettings(handle_characters=4) != RecallSettings(handle_characters=32)
 
 
 def test_the_handle_that_was_given_longest_ago_is_forgotten_first() -> None:
