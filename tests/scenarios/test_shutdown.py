@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import grpc
 import psutil
@@ -25,6 +26,18 @@ from tests.waiting import until
 MakeNode = Callable[..., h.Node]
 EXIT_CONFIG = 78
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
+
+
+@pytest.fixture
+def make_node(make_node: MakeNode) -> MakeNode:
+    """Nodes that begin and end as interpreters of their own."""
+
+    def make(name: str = "node", **settings: Any) -> h.Node:
+        node = make_node(name, **settings)
+        node.fresh = True
+        return node
+
+    return make
 
 
 class _Client:

@@ -80,6 +80,7 @@ def _store(make_node: MakeNode, filling: Filling, **settings: object) -> h.Node:
     node = make_node(
         index__dimension=filling.dimension, storage__write_queue_max=100_000, **settings
     )
+    node.fresh = True  # a forked one has most of its memory together with others
     node.start()
     took = fill(f"127.0.0.1:{node.port}", filling)
     h.tell(f"{filling.total} memories of {filling.dimension}-d in {took:.1f} s")
