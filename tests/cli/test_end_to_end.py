@@ -114,7 +114,8 @@ def test_degrading_by_hand_and_taking_it_back(live: Live) -> None:
 
 
 def test_maintenance_and_inspection(live: Live) -> None:
-    live.run("write", "-n", "upkeep/a", "one", "two", "three", *NONE)
+    for text in ("one", "two", "three", "four", "five"):
+        live.run("write", "-n", "upkeep/a", text, *NONE)
     done = live.json("maintain", "--seal", "1", "--merge", "--purge", "--wait", "60s")
     assert done["idle"]
     facts = live.json("inspect", "upkeep/a", "--verify", "--log", "5")
