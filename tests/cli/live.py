@@ -30,6 +30,16 @@ class Answer(NamedTuple):
     stderr: str
 
 
+def run_here(*arguments: str, input: str | None = None, **env: str | None) -> Answer:
+    """A command in this process, which saves loading everything for each. ``env`` is what it
+    finds in the environment beside what is there, None = nothing."""
+    env = {"GRPC_VERBOSITY": "NONE", **env}  # which commands set; gone when this one has ended
+    result = CliRunner(env=env).invoke(cli, arguments, input=input, prog_name="memsvc")
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return Answer(result.exit_code, result.stdout, result.stderr)
+
+
 class Live:
     """``memsvc serve`` in a folder. ``settings`` as for --set."""
 
@@ -65,13 +75,10 @@ class Live:
         return self
 
     def run(self, *arguments: str, input: str | None = None, **env: str) -> Answer:
-        """A command in this process, which saves loading everything for each."""
+        """A command in this process, to this service."""
         gone: dict[str, str | None] = {n: None for n in os.environ if n.startswith("MEMSVC_")}
-        runner = CliRunner(env={**gone, "MEMSVC_ADDRESS": self.address, **env})
-        result = runner.invoke(cli, arguments, input=input, prog_name="memsvc")
-        if result.exception is not None and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        return Answer(result.exit_code, result.stdout, result.stderr)
+        gone["MEMSVC_ADDRESS"] = self.address
+        return run_here(*arguments, input=input, **gone | env)
 
     def run_apart(self, *arguments: str) -> Answer:
         """A command in a process of its own, as from a shell."""

@@ -21,18 +21,17 @@ import pytest
 
 from memsvc.admin.v1 import admin_service_pb2 as admin_pb
 from memsvc.v1 import memory_service_pb2 as pb
+from tests.cli.live import Answer, run_here
 from tests.scenarios import harness as h
 from tests.scenarios.disks import fill_disk, small_disk
 
 MakeNode = Callable[..., h.Node]
 
 
-def memsvc(*arguments: object, node: h.Node | None = None) -> subprocess.CompletedProcess[str]:
+def memsvc(*arguments: object, node: h.Node | None = None) -> Answer:
     """Runs a command to its end."""
     more = ["--address", f"127.0.0.1:{node.port}"] if node else []
-    return subprocess.run(
-        [*COMMAND, *map(str, arguments), *more], capture_output=True, text=True, cwd=h.REPOSITORY
-    )
+    return run_here(*map(str, arguments), *more)
 
 
 COMMAND = [sys.executable, "-m", "memsvc.cli"]
