@@ -29,8 +29,6 @@ from memsvc.segments.check import disagreement, graph_recall
 from memsvc.segments.errors import SegmentDamaged
 from memsvc.segments.segment import Segment
 from memsvc.segments.tiers import belonging, rows_of
-from memsvc.service.snapshots.places import place_of
-from memsvc.service.snapshots.taking import take
 from memsvc.store import heads
 from memsvc.store.store import Store
 from memsvc.text.index import invert
@@ -136,6 +134,10 @@ class Builder:
     def _snapshot(self, job: dict[str, Any]) -> object:
         """A snapshot in a folder that does not exist, taken over by the place it is for. Returns
         its manifest and where it is."""
+        # Not for the other jobs: with these the whole configuration is loaded.
+        from memsvc.service.snapshots.places import place_of
+        from memsvc.service.snapshots.taking import take
+
         folder = Path(job["to"])
         with self.opened() as store:
             manifest = take(store, folder, now_ms=job["time"], keep_free=job["keep_free"])

@@ -31,14 +31,25 @@ class Forked:
     """A server process: the part of ``subprocess.Popen`` that tests of servers use."""
 
     def __init__(
-        self, arguments: Sequence[str], *, log: Path, folder: Path, env: Mapping[str, str]
+        self,
+        arguments: Sequence[str],
+        *,
+        log: Path,
+        folder: Path,
+        env: Mapping[str, str],
+        network: str = "",
     ) -> None:
-        """``arguments`` are those after ``python -m memsvc.server``; output is added to
-        ``log``."""
+        """``arguments`` are those after ``python -m memsvc.server``; output is added to ``log``;
+        ``network`` is a namespace, "" = that of this process."""
         self.returncode: int | None = None
         """The exit status as last seen; negative for a signal."""
         self._told, telling = os.pipe()
-        wanted = {"arguments": list(arguments), "folder": str(folder), "env": dict(env)}
+        wanted = {
+            "arguments": list(arguments),
+            "folder": str(folder),
+            "env": dict(env),
+            "network": network,
+        }
         try:
             with log.open("ab") as out:
                 _requests().send(json.dumps(wanted).encode(), [out.fileno(), telling])

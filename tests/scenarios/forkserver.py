@@ -6,6 +6,7 @@ requests come. It ends when the socket is closed at the other end.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import selectors
@@ -22,6 +23,7 @@ from memsvc.service import allocator
 
 LARGEST: Final = 1 << 17
 """Bytes of a request."""
+CLONE_NEWNET: Final = 0x40000000
 NUMBER: Final = 4
 """Bytes of a process id and of an exit status."""
 
@@ -36,6 +38,8 @@ class Request:
     folder: str
     """Where it is to run."""
     env: dict[str, str]
+    network: str
+    """Network namespace; "" = that of this process."""
 
 
 def next_server(requests: socket.socket) -> Request | None:
@@ -84,6 +88,13 @@ def _become(out: int) -> None:
     os.close(out)
 
 
+def _enter(network: str) -> None:
+    with open(f"/run/netns/{network}") as there:
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.setns(there.fileno(), CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), f"network namespace {network}")
+
+
 def main() -> int:
     """The exit status of the server, in the process that becomes one."""
     # Else the first collection of each server would copy all pages that hold a module.
@@ -91,6 +102,8 @@ def main() -> int:
     request = next_server(socket.socket(fileno=int(sys.argv[1])))
     if request is None:
         return 0
+    if request.network:
+        _enter(request.network)
     os.chdir(request.folder)
     set_by_loading = {name: os.environ[name] for name in pinning.VARIABLES}
     os.environ.clear()

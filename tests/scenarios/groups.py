@@ -30,7 +30,7 @@ def make_group(
         node = make_node(name)
         node.host = outside
         if switch:
-            node.prefix = switch.within(name)
+            node.network = switch.space(name)
             token = node.folder / "token"
             token.write_text("between us\n")
             node.configure(

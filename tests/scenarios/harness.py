@@ -42,9 +42,9 @@ CALL_S = 30.0
 
 
 class Node:
-    """One server process. ``settings`` are dotted keys; the defaults suit small tests. ``prefix``
-    begins its command, ``host`` is where the test reaches it. ``fresh``: it is started by a
-    command, in an interpreter of its own, not forked."""
+    """One server process. ``settings`` are dotted keys; the defaults suit small tests. It runs in
+    the namespace ``network`` if one is named; ``host`` is where the test reaches it. ``fresh``: it
+    is started by a command, in an interpreter of its own, not forked."""
 
     def __init__(self, folder: Path, *, data_dir: Path | None = None, **settings: Any) -> None:
         self.folder = folder
@@ -54,7 +54,7 @@ class Node:
         self.log_file = folder / "server.log"
         self.host = "127.0.0.1"
         self.port, self.http_port = free_port(), free_port()
-        self.prefix: list[str] = []
+        self.network = ""
         self.fresh = False
         self.settings: dict[str, Any] = {
             "server.listen": f"127.0.0.1:{self.port}",
@@ -101,10 +101,11 @@ class Node:
         assert self.process is None or self.process.poll() is not None, "it is running"
         self.disconnect()
         env = {k: v for k, v in os.environ.items() if not k.startswith("MEMSVC_")}
-        if prefix or command or self.prefix or self.fresh:
+        if prefix or command or self.fresh:
+            assert not self.network
             with self.log_file.open("ab") as log:
                 self.process = subprocess.Popen(
-                    [*self.prefix, *prefix, *(command or self.command)],
+                    [*prefix, *(command or self.command)],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
@@ -113,7 +114,13 @@ class Node:
                     start_new_session=True,
                 )
         else:
-            self.process = Forked(self.arguments, log=self.log_file, folder=REPOSITORY, env=env)
+            self.process = Forked(
+                self.arguments,
+                log=self.log_file,
+                folder=REPOSITORY,
+                env=env,
+                network=self.network,
+            )
         if wait:
             self.wait_ready()
         return self

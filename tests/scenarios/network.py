@@ -26,7 +26,7 @@ class Switch:
         """Adds a node; its address among the others, and the one for the test."""
         self._count += 1
         number = self._numbers[name] = self._count
-        space = self._space(name)
+        space = self.space(name)
         _ip("netns", "add", space)
         _ip("-n", space, "link", "set", "lo", "up")
         group, test = f"10.{self._subnet}.0.{number}", f"10.{self._subnet}.{number}"
@@ -36,9 +36,9 @@ class Switch:
         _ip("addr", "add", f"{test}.1/30", "dev", self._test_end(number))
         return group, f"{test}.2"
 
-    def within(self, name: str) -> list[str]:
-        """What a command begins with that is to run at a node."""
-        return ["ip", "netns", "exec", self._space(name)]
+    def space(self, name: str) -> str:
+        """The network namespace of a node."""
+        return f"{self._tag}-{name}"
 
     def cut(self, name: str) -> None:
         """Pulls a node's cable: no other node reaches it, and nothing tells them."""
@@ -53,9 +53,6 @@ class Switch:
         _ip("link", "set", outside, "up")
         _ip("-n", space, "addr", "add", address, "dev", inside)
         _ip("-n", space, "link", "set", "dev", inside, "up")
-
-    def _space(self, name: str) -> str:
-        return f"{self._tag}-{name}"
 
     def _group_end(self, number: int) -> str:
         return f"{self._tag}g{number}"
@@ -74,7 +71,7 @@ class Switch:
             for step in (
                 ("link", "del", self._group_end(number)),
                 ("link", "del", self._test_end(number)),
-                ("netns", "del", self._space(name)),
+                ("netns", "del", self.space(name)),
             ):
                 with suppress(RuntimeError):
                     _ip(*step)
