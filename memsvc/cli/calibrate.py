@@ -26,7 +26,7 @@ _EXAMPLE: Final = '{"a": "Where do I live?", "b": "I moved to Lyon.", "related":
 @click.argument("file", type=click.File("rb"))
 @click.option(
     "--keep",
-    type=click.FloatRange(0.0, 1.0, min_open=True),
+    type=options.FiniteRange(0.0, 1.0, min_open=True),
     help="Least share of related pairs that stay at or above it, for example 0.95. Otherwise the "
     "threshold that tells the two kinds apart best.",
 )
@@ -73,7 +73,8 @@ def _read(file: IO[bytes]) -> Iterator[Pair]:
         try:
             line = json.loads(raw)
             pair = Pair(line["a"], line["b"], line["related"])
-        except (ValueError, TypeError, KeyError):
+            pair.first.encode(), pair.second.encode()  # half a character is no text
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise _wrong(number) from None
         if not (isinstance(pair.first, str) and isinstance(pair.second, str)):
             raise _wrong(number)

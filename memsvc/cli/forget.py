@@ -24,7 +24,7 @@ from memsvc.domain.types import Namespace
 @click.option("--hard", is_flag=True, help="Erase for good. Default: lower the importance.")
 @click.option(
     "--factor",
-    type=click.FloatRange(0, 1, max_open=True),
+    type=options.FiniteRange(0, 1, max_open=True),
     help="What the importance is multiplied by, without --hard. The service takes 0.5.",
 )
 @click.option("--dry-run", is_flag=True, help="Only tell what would be affected.")

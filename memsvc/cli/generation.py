@@ -129,7 +129,7 @@ def _row(one: pb.Generation) -> tuple[str, ...]:
 @click.argument("embedding", metavar="NAME")
 @click.option(
     "--min-coverage",
-    type=click.FloatRange(0, 1),
+    type=options.FiniteRange(0, 1),
     default=MIN_COVERAGE,
     show_default=True,
     help="Share of the memories found by vector that must have a vector of it.",

@@ -87,7 +87,7 @@ DEFAULT_HTTP = "127.0.0.1:8850"
 )
 @click.option(
     "--min-score",
-    type=click.FloatRange(-1, 1),
+    type=options.FiniteRange(-1, 1),
     envvar="MEMSVC_MIN_SCORE",
     show_envvar=True,
     help="Least similarity of what is found by meaning; see `memsvc calibrate`. Default: what the "

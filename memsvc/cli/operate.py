@@ -104,10 +104,10 @@ def _show_health(answer: pb.HealthResponse, more: Sequence[str] = ()) -> None:
                 "stored",
                 size(store.bytes) + (f" of {size(store.max_bytes)}" if store.max_bytes else ""),
             ),
-            ("segments", f"{store.segments} files, {size(store.segment_bytes)}"),
+            ("segments", f"{count(store.segments, 'file')}, {size(store.segment_bytes)}"),
         ]
         if store.cold_segments:
-            cold = f"{store.cold_segments} of them with {store.cold_rows:,} rows"
+            cold = f"{store.cold_segments} of them with {count(store.cold_rows, 'row')}"
             kept = f"{size(store.cold_resident_bytes)} of {size(store.cold_bytes)} in memory"
             rows.append(("cold", f"{cold}, {kept}"))
         if store.damaged_files:
@@ -118,7 +118,7 @@ def _show_health(answer: pb.HealthResponse, more: Sequence[str] = ()) -> None:
     # Without a token it is not told, and 0 would be a guess.
     followed = answer.role == pb.ROLE_REPLICA and answer.HasField("store")
     if followed or answer.lag_ms or answer.lag_positions:
-        rows.append(("lag", f"{answer.lag_positions} positions, {answer.lag_ms} ms"))
+        rows.append(("lag", f"{count(answer.lag_positions, 'position')}, {answer.lag_ms} ms"))
     rows += [("position", answer.position), ("store", answer.store_id)]
     rows.append(("version", answer.version))
     for name, value in rows:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,6 +33,19 @@ _MS: Final = {
     "d": 86_400_000,
     "w": 604_800_000,
 }
+
+
+class FiniteRange(click.FloatRange):
+    """A number within bounds; "nan", which is beyond none of them, and "inf" are none."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """As FloatRange does."""
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a number.", param, ctx)
+        return number
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +120,7 @@ def connection(command: F) -> F:
         help="Private key of --cert-file, PEM.",
     )
     @click.option("--server-name", default="", help="Name to expect in the certificate.")
-    @click.option("--timeout", type=click.FloatRange(min=0.001), help="Seconds for each call.")
+    @click.option("--timeout", type=FiniteRange(min=0.001), help="Seconds for each call.")
     @click.option(
         "--token-header",
         default=DEFAULT_TOKEN_HEADER,

@@ -32,7 +32,7 @@ MODES = [mode.name.lower() for mode in Mode]
 @click.option("-k", "--top-k", type=click.IntRange(min=1), help="Most items.")
 @click.option(
     "--min-score",
-    type=click.FloatRange(-1, 1),
+    type=options.FiniteRange(-1, 1),
     help="Least similarity of what is found by meaning. Default: that of the embedder here, "
     "else the server's.",
 )

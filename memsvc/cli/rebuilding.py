@@ -139,5 +139,5 @@ def _summary(answer: pb.Rebuild) -> str:
     made = f"dtype {answer.dtype}, m {answer.m}, ef_construction {answer.ef_construction}"
     return (
         f"{state}: {done:,} of {count(answer.segments, 'segment')}, {answer.progress:.0%} of "
-        f"{answer.rows:,} rows ({made})"
+        f"{count(answer.rows, 'row')} ({made})"
     )

@@ -54,7 +54,7 @@ def parse_attributes(
 @click.argument("texts", nargs=-1, metavar="[TEXT]...")
 @options.namespace_option
 @click.option("--summary", default="", help="Short form: returned, and found by words. One TEXT.")
-@click.option("--importance", type=click.FloatRange(0, 1), help="0 to 1; the service takes 0.5.")
+@click.option("--importance", type=options.FiniteRange(0, 1), help="0 to 1; the service takes 0.5.")
 @click.option("--topic", default="", help="Topic tag.")
 @click.option(
     "--ts", type=options.time_ms, metavar="UTC_MS", help="When it happened. Default: now."

@@ -11,7 +11,16 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from memsvc.domain.limits import GRAPH_DTYPES, MAX_DIMENSION, MAX_M, MIN_M
+from memsvc.domain.limits import (
+    GRAPH_DTYPES,
+    MAX_ATTRIBUTE_VALUE_BYTES,
+    MAX_ATTRIBUTES,
+    MAX_CONTENT_BYTES,
+    MAX_DIMENSION,
+    MAX_M,
+    MAX_SUMMARY_BYTES,
+    MIN_M,
+)
 
 DAY_S: Final = 86_400
 PAGE: Final = 4_096
@@ -103,6 +112,10 @@ class Load:
             ("ttl_days", 1e-9, 36_500),
             ("agents", 1, 1e9),
             ("m", MIN_M, MAX_M),
+            ("content", 0, MAX_CONTENT_BYTES),
+            ("summary", 0, MAX_SUMMARY_BYTES),
+            ("metadata", 0, 2 * MAX_ATTRIBUTES * MAX_ATTRIBUTE_VALUE_BYTES),
+            ("snapshots", 0, 10_000),
         ):
             value = getattr(self, name)
             if not least <= value <= most:

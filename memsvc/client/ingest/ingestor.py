@@ -278,9 +278,10 @@ class Ingestor:
             return self._closing or self._outbox.count < self._settings.max_pending
 
         if not self._changed.wait_for(room, WAIT_FOR_ROOM_S):
+            count = self._outbox.count
             raise TimeoutError(
-                f"{self._outbox.count} chunks wait to be written, and none was for "
-                f"{WAIT_FOR_ROOM_S:g} s: {self._problem}"
+                f"{count} {'chunk waits' if count == 1 else 'chunks wait'} to be written, and none "
+                f"was for {WAIT_FOR_ROOM_S:g} s: {self._problem}"
             )
         self._check_open()
 

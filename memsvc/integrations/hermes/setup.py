@@ -117,7 +117,7 @@ def probe(settings: Settings, token: str | None) -> str:
                 health = client.health(timeout=PROBE_SECONDS)
                 text = "ready" if health.ready else f"not ready: {'; '.join(health.reasons)}"
                 if health.store.embeddings:
-                    text += f", {health.store.memories} memories of all agents"
+                    text += f", memories of all agents: {health.store.memories:,}"
                 elif token:
                     text += ", but the token is not taken"
         except ClientError as error:

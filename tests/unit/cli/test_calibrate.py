@@ -54,6 +54,17 @@ def test_the_threshold_lies_between_kinds_that_are_apart(memsvc: Commands, tmp_p
     assert "█" in shown and "chosen" in shown and "20 related pairs, 20 others" in shown
 
 
+@pytest.mark.parametrize("line", ["[" * 100_000, '{"a": "\\ud800", "b": "x", "related": true}'])
+def test_a_line_that_no_model_can_read_is_told_by_its_number(
+    memsvc: Commands, tmp_path: Path, line: str
+) -> None:
+    path = tmp_path / "pairs.jsonl"
+    path.write_text(json.dumps(lines()[0]) + "\n" + line)
+    refused = memsvc.run("calibrate", str(path))
+    assert refused.exit_code == 1
+    assert "line 2: expected an object with the texts" in refused.stderr
+
+
 @pytest.mark.parametrize(("keep", "expected"), [(None, 0.50), (1.0, 0.30), (0.9, 0.55)])
 def test_what_is_chosen(keep: float | None, expected: float) -> None:
     related = [0.30, 0.31] + [0.55 + n / 100 for n in range(18)]
