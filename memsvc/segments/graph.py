@@ -118,25 +118,34 @@ class Graph:
     def _view(self) -> Iterator[UsearchIndex]:
         """A view for one call alone: ``ef`` is a property of the index object, and two calls
         without the interpreter lock would share one working area."""
-        view = None
+        view = self._taken()
+        try:
+            yield view
+        finally:
+            with self._changed:
+                self._free.append(view)
+                self._changed.notify()
+
+    def _taken(self) -> UsearchIndex:
+        """A view that nobody else has: a free one, or a new one as long as there may be more."""
         with self._changed:
             while not self._free and self._made >= MAX_VIEWS:
                 self._changed.wait()
             if self._free:
-                view = self._free.pop()
-            else:
-                self._made += 1
+                return self._free.pop()
+            self._made += 1
         try:
-            if view is None:
-                view = self._open()
-            yield view
-        finally:
+            return self._open()
+        except BaseException as error:
             with self._changed:
-                if view is None:
-                    self._made -= 1
-                else:
-                    self._free.append(view)
+                self._made -= 1
                 self._changed.notify()
+                if not self._made or not isinstance(error, FilesUnavailable):
+                    raise
+                # There is no memory for another one: those there are have to do.
+                while not self._free:
+                    self._changed.wait()
+                return self._free.pop()
 
     def _open(self) -> UsearchIndex:
         index = UsearchIndex(

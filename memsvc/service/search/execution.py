@@ -14,6 +14,7 @@ from memsvc.domain.types import DegradedLevel, ExplainPart, Mode
 from memsvc.segments.errors import SegmentDamaged
 from memsvc.segments.rescore import ANY
 from memsvc.segments.topk import unit
+from memsvc.service.search.beside import Check
 from memsvc.service.search.browse import browse
 from memsvc.service.search.costs import CostBook
 from memsvc.service.search.hydrate import Candidates, Hydration, Room, hydrate
@@ -23,7 +24,7 @@ from memsvc.service.search.plan import Plan, SearchSettings
 from memsvc.service.search.ranking import Chosen
 from memsvc.service.search.scope import Scope, scope_of
 from memsvc.service.search.selection import hits_by_id
-from memsvc.service.search.vector import Bar, Check, VectorSearch
+from memsvc.service.search.vector import Bar, VectorSearch
 from memsvc.service.search.view import OnDamage, PartitionView
 from memsvc.store.snapshot import Snapshot
 from memsvc.text.fusion import fuse
@@ -144,22 +145,43 @@ class Execution:
             wanted = sum(scope.count for scope in self._scopes)
         searcher = None
         if query is not None and plan.mode is not Mode.KEYWORD:
-            searcher = VectorSearch(
-                self._snapshot,
-                view.partition.number,
-                plan.generation.number,
-                query,
-                self._book,
-                self._check,
-                self.explain,
-                self._on_damage,
-                self._beside,
-            )
-            if len(view.parts) > 1:
-                searcher.begin(view.parts[-1], self._scopes[-1], wanted)
-                # One, since what two have found makes the next ones cheap.
-                searcher.begin_graph(view.parts[1], self._scopes[1], wanted, plan.ef)
-        found = []
+            searcher = self._searching(view, query, wanted)
+        try:
+            return self._of_parts(view, searcher, query, words, wanted)
+        finally:
+            if searcher is not None:
+                searcher.beside.abandon()
+
+    def _searching(
+        self, view: PartitionView, query: NDArray[np.float32], wanted: int
+    ) -> VectorSearch:
+        """The search by one vector, with what other threads can do of it begun."""
+        searcher = VectorSearch(
+            self._snapshot,
+            view.partition.number,
+            self._plan.generation.number,
+            query,
+            self._book,
+            self._check,
+            self.explain,
+            self._on_damage,
+            self._beside,
+        )
+        if len(view.parts) > 1:
+            searcher.begin(view.parts[-1], self._scopes[-1], wanted)
+            # One, since what two have found makes the next ones cheap.
+            searcher.begin_graph(view.parts[1], self._scopes[1], wanted, self._plan.ef)
+        return searcher
+
+    def _of_parts(
+        self,
+        view: PartitionView,
+        searcher: VectorSearch | None,
+        query: NDArray[np.float32] | None,
+        words: Words | None,
+        wanted: int,
+    ) -> list[tuple[Part, Candidates]]:
+        plan, found = self._plan, []
         bar = Bar(wanted, self._least)
         for number, (part, scope) in enumerate(zip(view.parts, self._scopes, strict=True)):
             local = np.empty(0, np.int64)

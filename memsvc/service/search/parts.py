@@ -70,12 +70,14 @@ class TailFacets:
         """Those for the tail from a later row on, without its first ``dropped`` rows: with the
         words that are there, and no columns."""
         fresh = TailFacets(self._partition, self._indexed, start)
-        with self._reading:
-            if self._words > dropped:
-                # Both may add to the last block.
-                fresh._reading = self._reading
-                whole, fresh._before = divmod(self._before + dropped, BLOCK_ROWS)
-                fresh._blocks = self._blocks[whole:]
+        # Without the lock, which is held while thousands of records are read: every query of the
+        # agent would wait for that. Words only grow, so a list of now is one that was whole.
+        blocks = self._blocks.copy()
+        if sum(map(len, blocks)) - self._before > dropped:
+            # Both may add to the last block.
+            fresh._reading = self._reading
+            whole, fresh._before = divmod(self._before + dropped, BLOCK_ROWS)
+            fresh._blocks = blocks[whole:]
         return fresh
 
     def take_columns(self, other: TailFacets) -> None:

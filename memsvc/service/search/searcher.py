@@ -15,6 +15,7 @@ from memsvc.service.api import Control
 from memsvc.service.cores import usable_cores
 from memsvc.service.degradation import NO_QUERY_TEXT, SEGMENT_DAMAGED
 from memsvc.service.positions import format_position
+from memsvc.service.search.beside import Check
 from memsvc.service.search.cache import Kept, ResultCache, key_of, stamp_of
 from memsvc.service.search.costs import CostBook
 from memsvc.service.search.execution import Execution
@@ -23,7 +24,6 @@ from memsvc.service.search.plan import CacheBounds, Plan, SearchSettings
 from memsvc.service.search.registry import Views
 from memsvc.service.search.selection import ids_matching
 from memsvc.service.search.slots import OutOfTime, Slots
-from memsvc.service.search.vector import Check
 from memsvc.service.search.view import PartitionView
 from memsvc.store.snapshot import Snapshot
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from math import log
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,13 +14,13 @@ from memsvc.domain.planner import Plan, first_plan, next_plan
 from memsvc.domain.types import ExplainPart
 from memsvc.segments.errors import SegmentDamaged
 from memsvc.segments.graph import Graph
-from memsvc.segments.quantise import Quantised, quantise_one
+from memsvc.segments.quantise import quantise_one
 from memsvc.segments.rescore import ANY, through_copy
 from memsvc.segments.segment import Segment
 from memsvc.segments.topk import best
 from memsvc.segments.vectors import VectorRows
+from memsvc.service.search.beside import Begun, Beside, Check, timed
 from memsvc.service.search.costs import CostBook, Missing, SegmentCosts
-from memsvc.service.search.extra import Rough
 from memsvc.service.search.parts import Part
 from memsvc.service.search.scope import Scope
 from memsvc.service.search.view import OnDamage
@@ -30,9 +28,6 @@ from memsvc.store.snapshot import Snapshot
 
 Index = NDArray[np.int64]
 Sims = NDArray[np.float32]
-
-Check = Callable[[], float]
-"""Seconds left; raises when there are none, or when the caller went away."""
 
 RECORD_US = 12.0
 """Microseconds to read and score one vector of 1,536 numbers from the records, measured
@@ -60,9 +55,6 @@ Not for hard queries: with the conversation chunks above in three parts, 0.999 o
 instead of 0.991, in 2.4 ms instead of 1.4."""
 GLANCE_HITS = 1 / 4
 """Share of the rows found by it that may reach the bar; above, the whole breadth is searched."""
-
-BESIDE_LEAST = 500_000
-"""Numbers to be scanned above which another thread is woken for it: some 40 microseconds."""
 
 
 @dataclass(slots=True)
@@ -140,21 +132,6 @@ def _first_search(
     return plan, max(plan.count, min(ef, graph.vectors))
 
 
-class _Begun(NamedTuple):
-    """A search of a graph for ``asked`` rows that goes on beside others."""
-
-    asked: int
-    job: Future[tuple[tuple[Index, Sims], float]]
-
-
-def _clocked(
-    graph: Graph, query: NDArray[np.float32], asked: int, ef: int, quantised: Quantised
-) -> tuple[tuple[Index, Sims], float]:
-    """What a search of a graph finds, and its seconds."""
-    started = time.perf_counter()
-    return graph.search(query, asked, ef, quantised), time.perf_counter() - started
-
-
 class VectorSearch:
     """Searches one part after another for one query vector.
 
@@ -182,24 +159,20 @@ class VectorSearch:
         self._check = check
         self._explain = explain
         self._on_damage = on_damage
-        self._beside = beside
-        self._begun: dict[str, Future[Rough]] = {}
-        self._graphs: dict[str, _Begun] = {}
+        self.beside = Beside(beside, query, self._quantised, check)
 
     def begin(self, part: Part, scope: Scope, k: int) -> None:
         """Starts on a part that is searched after others: a graph leaves the interpreter to
         other threads, and scanning the tail takes about as long as searching a graph."""
-        outside = part.outside(self._generation)
-        large = outside.count * len(self._query) >= BESIDE_LEAST
-        if self._beside is not None and large and through_copy(scope.count, k):
-            self._begun[part.name] = self._beside.submit(outside.rough, self._quantised)
+        if through_copy(scope.count, k):
+            self.beside.begin_scan(part.name, part.outside(self._generation))
 
     def begin_graph(self, part: Part, scope: Scope, k: int, ef: int) -> None:
         """Starts on the graph of a part that is searched after others, as it is searched when
         nothing is known from those: two graphs take the time of one where a processor is free.
         Not through a narrow filter, which the others may make needless."""
         vectors, graph = part.vectors(self._generation), part.graph(self._generation)
-        if self._beside is None or part.segment is None or vectors is None or graph is None:
+        if self.beside.threads is None or part.segment is None or vectors is None or graph is None:
             return
         _, matching = _with_vectors(vectors, scope)
         if not k or 2 * matching <= graph.vectors:
@@ -207,13 +180,7 @@ class VectorSearch:
         costs = self._book.of(vectors, graph, _missing(part.segment, self._generation))
         plan, asked = _first_search(graph, matching, k, ef, costs)
         if plan.count:
-            job = self._beside.submit(_clocked, graph, self._query, asked, ef, self._quantised)
-            self._graphs[part.name] = _Begun(asked, job)
-
-    def _rough(self, part: Part) -> Rough | None:
-        """What ``begin`` has brought; None when its turn has not come."""
-        begun = self._begun.pop(part.name, None)
-        return None if begun is None or begun.cancel() else begun.result()
+            self.beside.begin_graph(part.name, graph, asked, ef)
 
     def search(
         self, part: Part, scope: Scope, k: int, ef: int, floor: float = ANY, *, known: bool = False
@@ -228,7 +195,7 @@ class VectorSearch:
         found, plan, why = self._sealed_sound(part, scope, k, ef, floor, known)
         outside = part.outside(self._generation)
         if outside.count and not found.whole:
-            rough = self._rough(part)
+            rough = self.beside.scanned(part.name)
             local, sims = outside.top(self._query, scope.mask, k, floor, rough, self._quantised)
             if len(found.local):
                 local = np.concatenate((found.local, local))
@@ -281,9 +248,7 @@ class VectorSearch:
         if graph is not None:
             costs = self._book.of(vectors, graph, _missing(part.segment, self._generation))
             local, why = None, f"few reach {floor:.3f}"
-            begun = self._graphs.pop(part.name, None)
-            if begun is not None and begun.job.cancel():
-                begun = None
+            begun = self.beside.searching(part.name)
             breadth = max(GLANCE_LEAST, int(GLANCE_SHARE * ef))
             if (
                 begun is None
@@ -313,7 +278,7 @@ class VectorSearch:
             k,
             self._no_result,
             floor=floor,
-            beside=self._beside,
+            beside=self.beside.threads,
             quantised=self._quantised,
         )
         if graph is not None:
@@ -348,7 +313,7 @@ class VectorSearch:
         matching: int,
         k: int,
         ef: int,
-        begun: _Begun | None,
+        begun: Begun | None,
     ) -> tuple[tuple[Index, Sims] | None, str]:
         """Candidates from the graph with their rough cosines, or None when an exact scan is the
         better way. ``begun`` is the search that was started before."""
@@ -378,13 +343,13 @@ class VectorSearch:
         return None, plan.why
 
     def _timed(
-        self, graph: Graph, asked: int, ef: int, costs: SegmentCosts, begun: _Begun | None
+        self, graph: Graph, asked: int, ef: int, costs: SegmentCosts, begun: Begun | None
     ) -> tuple[Index, Sims]:
         self._check()
         if begun is not None and begun.asked == asked:
-            found, seconds = begun.job.result()
+            found, seconds = self.beside.result(begun.job)
         else:
-            found, seconds = _clocked(graph, self._query, asked, ef, self._quantised)
+            found, seconds = timed(graph, self._query, asked, ef, self._quantised)
         costs.saw_graph(seconds, max(asked, ef))
         return found
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+import sys
+import threading
 from typing import Any, cast
 
 import numpy as np
@@ -89,3 +92,84 @@ def test_nothing_is_read_again_when_the_first_rows_are_sealed(
     assert left.lengths(np.arange(10, 20), texts.snapshot).tolist() == [1] * 10
     assert texts.read == 20
     assert left.nbytes < facets.nbytes
+
+
+def test_sealing_does_not_wait_for_words_that_are_being_read() -> None:
+    """It would hold up every query of the agent, also those without words."""
+    reading, let_go = threading.Event(), threading.Event()
+    texts = Texts([["alpha"]] * 20)
+    facets = TailFacets(1, Indexed(), 0)
+    facets.lengths(np.arange(8), texts.snapshot)
+    packed = texts._packed
+
+    def slow(words: list[str] | None) -> bytes | None:
+        reading.set()
+        assert let_go.wait(30)
+        return packed(words)
+
+    texts._packed = slow  # type: ignore[method-assign]
+    filler = threading.Thread(target=facets.lengths, args=(np.arange(20), texts.snapshot))
+    filler.start()
+    left: list[TailFacets] = []
+    sealer = threading.Thread(target=lambda: left.append(facets.behind(5, 5)))
+    try:
+        assert reading.wait(30)
+        sealer.start()
+        sealer.join(30)
+        assert left, "it waited for the reading of words"
+    finally:
+        let_go.set()
+        filler.join()
+        sealer.join()
+    assert left[0].lengths(np.arange(5, 20), texts.snapshot).tolist() == [1] * 15
+    assert texts.read == 20
+
+
+def test_tails_that_share_words_are_filled_by_threads_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Queries of older views and of the newest one, while the first rows are sealed again and
+    again: each sees its own rows."""
+    monkeypatch.setattr(parts, "BLOCK_ROWS", 5)
+    rng = random.Random(7)
+    words: list[list[str] | None] = [
+        rng.choices(VOCABULARY, k=rng.randrange(4)) if rng.random() < 0.9 else None
+        for _ in range(400)
+    ]
+    texts = Texts(words)
+    tails = [(0, TailFacets(1, Indexed(), 0))]
+    failures: list[str] = []
+    done = threading.Event()
+
+    def ask(seed: int) -> None:
+        mine = random.Random(seed)
+        try:
+            while not done.is_set():
+                low, facets = mine.choice(tails[-3:])
+                high = mine.randint(low, min(len(words), low + 60))
+                term = mine.choice(VOCABULARY)
+                lengths = facets.lengths(np.arange(low, high), texts.snapshot).tolist()
+                assert lengths == [len(found or ()) for found in words[low:high]]
+                found = [column.tolist() for column in facets.postings(term, high - low)]
+                assert found == expected(words, low, high, term)
+        except BaseException as error:
+            failures.append(repr(error)[:500])
+            raise
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    threads = [threading.Thread(target=ask, args=(seed,)) for seed in range(3)]
+    try:
+        for thread in threads:
+            thread.start()
+        while tails[-1][0] < len(words) - 60 and not failures:
+            start, newest = tails[-1]
+            newest.lengths(np.arange(start, start + 30), texts.snapshot)
+            more = rng.randrange(8)
+            tails.append((start + more, newest.behind(start + more, more)))
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
+        sys.setswitchinterval(interval)
+    assert not failures

@@ -189,7 +189,7 @@ def test_a_tail_scanned_beside_gives_what_it_gives_alone(busy: bool) -> None:
                 alone = searching(query, []).search(tail, scope, K, EF, floor)
                 search = searching(query, [], beside)
                 search.begin(tail, scope, K)
-                assert "tail" in search._begun
+                assert "tail" in search.beside.scans
                 shared = search.search(tail, scope, K, EF, floor)
                 assert shared.local.tolist() == alone.local.tolist()
                 assert shared.sims.tolist() == alone.sims.tolist()
@@ -213,11 +213,11 @@ def test_a_graph_searched_beside_gives_what_it_gives_alone(
                 alone = searching(query, []).search(part, scope, K, EF)
                 search = searching(query, [], beside)
                 search.begin_graph(part, scope, K, EF)
-                assert bool(search._graphs) is (share > 0.5)
+                assert bool(search.beside.graphs) is (share > 0.5)
                 shared = search.search(part, scope, K, EF, 0.0, known=True)
                 assert shared.sims.tolist() == alone.sims.tolist()
                 assert shared.local.tolist() == alone.local.tolist()
-                assert not search._graphs
+                assert not search.beside.graphs
         finally:
             let_go.set()
 

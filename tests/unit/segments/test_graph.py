@@ -10,7 +10,7 @@ import pytest
 from usearch.index import Index as UsearchIndex
 
 from memsvc.segments import graph as graph_module
-from memsvc.segments.errors import BadFile
+from memsvc.segments.errors import BadFile, FilesUnavailable
 from memsvc.segments.files import map_file
 from memsvc.segments.graph import DTYPES, Graph, GraphBuilder
 from tests.unit.segments.helpers import units
@@ -80,6 +80,35 @@ def test_a_failing_search_gives_its_view_back(tmp_path: Path) -> None:
         with pytest.raises(ValueError):
             graph.search(np.zeros(DIMENSION + 1, np.float32), 10, 64)
     assert len(graph.search(units(1, DIMENSION)[0], 10, 64)[0]) == 10
+
+
+def test_a_search_without_memory_for_a_view_of_its_own_waits_for_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = made(tmp_path / "g", "i8")
+    query = units(1, DIMENSION, 3)[0]
+    alone = graph.search(query, 10, 64)
+    tried = threading.Semaphore(0)
+
+    def nothing_left() -> UsearchIndex:
+        tried.release()
+        raise FilesUnavailable(12, "no memory")
+
+    monkeypatch.setattr(graph, "_open", nothing_left)
+    found: list[list[int]] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(graph.search(query, 10, 64)[0].tolist()))
+        for _ in range(2 * graph_module.MAX_VIEWS)
+    ]
+    with graph._view():
+        for thread in threads:
+            thread.start()
+        for _ in threads:
+            assert tried.acquire(timeout=30)
+        assert not found
+    for thread in threads:
+        thread.join(30)
+    assert found == [alone[0].tolist()] * len(threads)
 
 
 @pytest.mark.parametrize(
