@@ -24,7 +24,8 @@ from memsvc.service.search.extra import ExtraBuilder
 from memsvc.service.search.mutable import Mask, from_states
 from memsvc.service.search.parts import Index, Part, TailBuilder, TailFacets, changed_rows
 from memsvc.store.keys import Partition
-from memsvc.store.snapshot import Change, Snapshot
+from memsvc.store.row_reads import Change
+from memsvc.store.snapshot import Snapshot
 from memsvc.text.tokenize import ANALYZER_VERSION
 
 OnDamage = Callable[[SegmentMeta, tuple[Damage, ...]], None]
