@@ -11,38 +11,22 @@ import contextlib
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, field
-from typing import Any, Final, Generic, TypeVar
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
 
 import lmdb
 
-from memsvc.domain.errors import DeadlineExceeded, MemsvcError, ResourceExhausted, Unavailable
+from memsvc.domain.errors import DeadlineExceeded, MemsvcError, ResourceExhausted
 from memsvc.store.store import Store
+from memsvc.store.write_queue import Request, WriteQueue
 from memsvc.store.write_txn import WriteTxn
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-GROUP_ITEMS: Final = 512
-"""Items after which a group is committed without waiting for more."""
-GROUP_WAIT_S: Final = 0.002
-"""Longest wait for a group to become as large as the one before (traps: producers that
-wait for their answer otherwise alternate in halves)."""
 LAZY_COMMIT_S: Final = 1.0
-
-
-@dataclass(slots=True)
-class _Request(Generic[T]):
-    decide: Callable[[WriteTxn], T]
-    items: int
-    deadline: float
-    frees: bool
-    internal: bool = False
-    future: Future[T] = field(default_factory=Future)
-    begun: bool = False
 
 
 @dataclass(slots=True)
@@ -87,18 +71,11 @@ class Writer:
     ) -> None:
         self._store = store
         self._clock = clock
-        self.queue_max = queue_max
         self._lazy = lazy
         self._on_commit = on_commit
         self._on_full = on_full
-        self._queue: deque[_Request[Any]] = deque()
-        self._queued = 0
-        self._wake = threading.Condition()
-        self._stopping = False
-        self._paused = 0
-        self._idle = True
+        self._queue = WriteQueue(queue_max)
         self._begun = 0.0
-        self._last_group = 1
         self.stats = WriterStats()
         self._lost = store.unsettled() and not store.follower
         """Positions may have been told that no entry has: an epoch begins before the next
@@ -112,9 +89,18 @@ class Writer:
         self._thread.start()
 
     @property
+    def queue_max(self) -> int:
+        """Items that may wait."""
+        return self._queue.most
+
+    @queue_max.setter
+    def queue_max(self, most: int) -> None:
+        self._queue.most = most
+
+    @property
     def queued(self) -> int:
         """Items that wait."""
-        return self._queued
+        return self._queue.queued
 
     @property
     def alive(self) -> bool:
@@ -147,22 +133,9 @@ class Writer:
         ``frees`` marks what must go on when the store or disk is full. ``internal`` work of
         the node does not count against the bound. Raises ResourceExhausted, Unavailable.
         """
-        request = _Request(decide, items, deadline, frees, internal)
-        with self._wake:
-            if self._stopping:
-                raise Unavailable(
-                    "the node is shutting down", reason="SHUTTING_DOWN", retry_after_ms=1_000
-                )
-            if not internal and self._queued + items > self.queue_max:
-                raise ResourceExhausted(
-                    "too many writes are waiting",
-                    reason="WRITE_QUEUE_FULL",
-                    hint="slow down, or raise storage.write_queue_max",
-                    retry_after_ms=max(100, int(1_000 * self.stats.last_commit_seconds) * 4),
-                )
-            self._queue.append(request)
-            self._queued += items
-            self._wake.notify_all()
+        request = Request(decide, items, deadline, frees, internal)
+        retry_after_ms = max(100, int(1_000 * self.stats.last_commit_seconds) * 4)
+        self._queue.put(request, retry_after_ms)
         return request.future
 
     def run(self, decide: Callable[[WriteTxn], T], *, frees: bool = True) -> T:
@@ -178,23 +151,11 @@ class Writer:
 
     def exclusive(self, action: Callable[[], T]) -> T:
         """Runs an action while no write transaction is open and none begins."""
-        with self._wake:
-            self._paused += 1
-            self._wake.notify_all()
-            while not self._idle:
-                self._wake.wait()
-        try:
-            return action()
-        finally:
-            with self._wake:
-                self._paused -= 1
-                self._wake.notify_all()
+        return self._queue.exclusive(action)
 
     def stop(self) -> None:
         """Finishes what is queued, then ends."""
-        with self._wake:
-            self._stopping = True
-            self._wake.notify_all()
+        self._queue.stop()
         self._thread.join()
         if self._marked and not self._lost:
             self._marked = False
@@ -209,7 +170,7 @@ class Writer:
             pass  # in a method, so that nothing of a group is kept while waiting for the next
 
     def _write_group(self) -> bool:
-        group = self._next_group()
+        group = self._queue.next_group()
         if group is None:
             return False
         self._begun = time.monotonic()
@@ -221,42 +182,10 @@ class Writer:
         except BaseException as error:  # the thread must survive anything
             log.exception("writer failed")
             for request in group:
-                self._fail(request, error)
+                request.fail(error)
         finally:
             self._begun = 0.0
         return True
-
-    def _next_group(self, until: float | None = None) -> list[_Request[Any]] | None:
-        """What is to be committed together. None: the end. With ``until`` (monotonic), an
-        empty list when nothing came by then."""
-        with self._wake:
-            while not self._queue or self._paused:
-                if until is None:
-                    # Not with a transaction open: whoever waits for a pause would go ahead.
-                    self._idle = True
-                    self._wake.notify_all()
-                if self._stopping and not self._queue:
-                    return None
-                timeout = None if until is None else until - time.monotonic()
-                if timeout is not None and (timeout <= 0 or self._paused):
-                    return []
-                self._wake.wait(timeout)
-            self._idle = False
-            grown = time.monotonic() + GROUP_WAIT_S
-            while len(self._queue) < self._last_group and self._queued < GROUP_ITEMS:
-                left = grown - time.monotonic()
-                if left <= 0 or self._stopping:
-                    break
-                self._wake.wait(left)
-            group: list[_Request[Any]] = []
-            items = 0
-            while self._queue and (not group or items + self._queue[0].items <= GROUP_ITEMS):
-                request = self._queue.popleft()
-                items += request.items
-                group.append(request)
-            self._queued -= items
-            self._last_group = len(group)
-            return group
 
     def _mark(self) -> None:
         """Before anything is acknowledged that a crash may lose: tells the next start."""
@@ -273,24 +202,9 @@ class Writer:
                 txn.set_unsettled(self._lazy)
             self._lost, self._marked = False, self._lazy
 
-    @staticmethod
-    def _begin(request: _Request[Any]) -> bool:
-        """Whether the request still waits for an answer. From here on the caller can no
-        longer take it back, so that "not applied" is true."""
-        if not request.begun:
-            # A future does not bear to be told twice that it was cancelled.
-            if request.future.cancelled() or not request.future.set_running_or_notify_cancel():
-                return False
-            request.begun = True
-        return not request.future.done()
-
-    def _fail(self, request: _Request[Any], error: BaseException) -> None:
-        if self._begin(request):
-            request.future.set_exception(error)
-
-    def _decide(self, request: _Request[Any], txn: WriteTxn) -> tuple[bool, Any]:
+    def _decide(self, request: Request[Any], txn: WriteTxn) -> tuple[bool, Any]:
         """(True, result) or (False, error that is the caller's own)."""
-        if not self._begin(request):
+        if not request.begin():
             return False, None
         if request.deadline < time.monotonic():
             return False, DeadlineExceeded(
@@ -305,7 +219,7 @@ class Writer:
             error.__context__ = None
             return False, error.with_traceback(None)
 
-    def _commit(self, group: list[_Request[Any]]) -> None:
+    def _commit(self, group: list[Request[Any]]) -> None:
         try:
             done = self._transact(group)
         except Exception as error:
@@ -314,29 +228,29 @@ class Writer:
         self._committed(sum(request.items for request in group), done)
         self._answer(group, done.outcomes)
 
-    def _transact(self, group: list[_Request[Any]]) -> _Done:
+    def _transact(self, group: list[Request[Any]]) -> _Done:
         self._begin_epoch()
         with self._store.write(self._clock()) as txn:
             outcomes = [self._decide(request, txn) for request in group]
             done = _Done(outcomes, txn.position, txn.tails(), time.monotonic())
         return done
 
-    def _one_by_one(self, group: list[_Request[Any]], error: Exception) -> None:
+    def _one_by_one(self, group: list[Request[Any]], error: Exception) -> None:
         """After a group failed: each alone, so that one cannot take others with it."""
         full = self._store.no_room(error)  # asked before the reserve is given up
         if full:
             self._on_full()
         if len(group) == 1 and not (full and group[0].frees):
-            self._fail(group[0], _explained(error, full))
+            group[0].fail(_explained(error, full))
             return
         for request in group:
             if full and not request.frees:
-                self._fail(request, _explained(error, full))
+                request.fail(_explained(error, full))
                 continue
             try:
                 done = self._transact([request])
             except Exception as again:
-                self._fail(request, _explained(again, self._store.no_room(again)))
+                request.fail(_explained(again, self._store.no_room(again)))
                 continue
             self._committed(request.items, done)
             self._answer([request], done.outcomes)
@@ -350,14 +264,14 @@ class Writer:
         self._on_commit(done.position, seconds, items, done.tails)
 
     @staticmethod
-    def _answer(group: list[_Request[Any]], outcomes: list[tuple[bool, Any]]) -> None:
+    def _answer(group: list[Request[Any]], outcomes: list[tuple[bool, Any]]) -> None:
         for request, (good, value) in zip(group, outcomes, strict=True):
             if good:
                 request.future.set_result(value)
             elif value is not None:
                 request.future.set_exception(value)
 
-    def _commit_lazily(self, group: list[_Request[Any]]) -> None:
+    def _commit_lazily(self, group: list[Request[Any]]) -> None:
         """``every_1000ms``: answers after applying, commits with fsync within a second.
 
         A request is decided inside the open transaction; one that fails for want of room
@@ -368,7 +282,7 @@ class Writer:
         """
         until = time.monotonic() + LAZY_COMMIT_S
         answered = items = 0
-        waiting: list[_Request[Any]] = []
+        waiting: list[Request[Any]] = []
         outcomes: list[tuple[bool, Any]] = []
         try:
             self._begin_epoch()
@@ -384,7 +298,7 @@ class Writer:
                             continue
                         self._answer([request], [outcome])
                         answered += 1
-                    more = [] if waiting else self._next_group(until)
+                    more = [] if waiting else self._queue.next_group(until)
                     if not more:
                         break
                     group = more
@@ -399,7 +313,7 @@ class Writer:
             self._lost = self._lost or answered > 0
             log.error("lost %d acknowledged writes of the last second", answered, exc_info=error)
             for request in (*waiting, *group):
-                self._fail(request, _explained(error, full))
+                request.fail(_explained(error, full))
 
 
 def _explained(error: Exception, full: bool) -> Exception:
