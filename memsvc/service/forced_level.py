@@ -9,8 +9,10 @@ import os
 from pathlib import Path
 from typing import Final
 
+from memsvc.domain.errors import Unavailable
 from memsvc.domain.types import Degraded, DegradedLevel
 from memsvc.segments.files import fsync_directory
+from memsvc.service.degradation import Degradation
 
 log = logging.getLogger(__name__)
 
@@ -44,3 +46,30 @@ def keep_level(data_dir: Path, forced: Degraded | None) -> None:
             os.fsync(file.fileno())
         fresh.replace(path)
     fsync_directory(data_dir)
+
+
+def force_level(
+    degradation: Degradation,
+    data_dir: Path,
+    level: DegradedLevel | None,
+    reason: str,
+    *,
+    stalled: bool,
+) -> None:
+    """Puts a level into force, or gives control back (None), and keeps it. ``stalled``: the disk
+    does not answer, so that nothing is tried there. Raises Unavailable when it is in force but
+    could not be written down."""
+    degradation.force(level, reason)
+    cause = "the disk does not answer"
+    if not stalled:
+        try:
+            keep_level(data_dir, degradation.by_hand)
+            return
+        except OSError as error:
+            cause = str(error)
+    raise Unavailable(
+        f"the level is in force, but could not be written down: {cause}",
+        reason="LEVEL_NOT_KEPT",
+        hint="it ends with the process; repeat it once the disk is well",
+        retry_after_ms=5_000,
+    )

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from datetime import UTC, datetime
 from pathlib import Path
 
 from memsvc.config import Settings
-from memsvc.domain.errors import FailedPrecondition, StoreUnreadable, Unavailable
+from memsvc.domain.errors import FailedPrecondition, Unavailable
 from memsvc.domain.log import Record
 from memsvc.domain.replication import Standing
 from memsvc.domain.types import (
@@ -23,7 +21,6 @@ from memsvc.domain.types import (
     HealthAnswer,
 )
 from memsvc.segments.costs import measure_costs
-from memsvc.service import allocator, sweeper
 from memsvc.service.acks import Acks
 from memsvc.service.api import Control
 from memsvc.service.bootstraps import Bootstraps
@@ -31,7 +28,6 @@ from memsvc.service.builder import Builder
 from memsvc.service.checkup import Checkup
 from memsvc.service.degradation import Degradation
 from memsvc.service.derived import (
-    DAY_MS,
     HOUR_MS,
     ack_settings,
     call_settings,
@@ -45,7 +41,7 @@ from memsvc.service.derived import (
 from memsvc.service.dropped_files import DroppedFiles
 from memsvc.service.erasures import Erasures
 from memsvc.service.feed import Feed
-from memsvc.service.forced_level import keep_level, kept_level
+from memsvc.service.forced_level import force_level, kept_level
 from memsvc.service.generation_admin import GenerationAdmin
 from memsvc.service.generations import Generations, start_generation
 from memsvc.service.leading import Leading
@@ -56,7 +52,6 @@ from memsvc.service.querying import Progress
 from memsvc.service.rebuild import Rebuilds
 from memsvc.service.recalls import RecallBuffer
 from memsvc.service.reserve import DiskReserve
-from memsvc.service.schedule import Schedule
 from memsvc.service.search.cold_pages import ColdPages
 from memsvc.service.search.costs import CostBook
 from memsvc.service.search.registry import Views
@@ -65,6 +60,7 @@ from memsvc.service.segment_builds import with_reloaded
 from memsvc.service.snapshots.keeping import Snapshots, snapshot_settings
 from memsvc.service.startup import check_generation, check_index, warn_of_generation
 from memsvc.service.telling import Telling
+from memsvc.service.upkeep import Upkeep
 from memsvc.store import feed
 from memsvc.store.store import Store
 from memsvc.store.write_txn import WriteTxn
@@ -72,8 +68,6 @@ from memsvc.store.writer import Writer
 
 log = logging.getLogger(__name__)
 
-RECALL_FLUSH_S = 5.0
-GIVE_BACK_EVERY_S = 20.0
 SILENT_S = 60.0
 """Longest time between two signs of life of upkeep; a slow disk takes seconds."""
 HELD_UP_S = 600.0
@@ -111,10 +105,7 @@ class Node:
         self.clock = clock
         self.metrics = metrics or Metrics()
         check_index(settings)
-        self._stopping = threading.Event()
         self._stopped = False
-        self.displaced = False
-        """Whether the data directory was no longer there when upkeep last looked."""
         self.certificate_until = 0
         """UTC ms of the end of the certificate that clients are shown; 0 = there is none."""
         self._ready = True
@@ -124,9 +115,8 @@ class Node:
             self.maintenance.start()
             self.rebuilds.begin()
             undo.pop_all()
-        self._ticker = threading.Thread(target=self._tick_loop, name="memsvc-upkeep", daemon=True)
         if upkeep:
-            self._ticker.start()
+            self.upkeep.start()
             self.snapshots.start()
             self.checkup.start()
 
@@ -182,7 +172,7 @@ class Node:
             self.views,
             index_settings(settings),
             clock=self.clock,
-            purge_delay_ms=self._purge_delay_ms,
+            purge_delay_ms=self.purge_delay_ms,
             on_built=self.metrics.built,
             builders=builders,
         )
@@ -193,7 +183,7 @@ class Node:
             builders(settings.storage.data_dir),
             rebuild_settings(settings),
             clock=self.clock,
-            purge_delay_ms=self._purge_delay_ms,
+            purge_delay_ms=self.purge_delay_ms,
             on_built=self.metrics.built,
         )
         undo.callback(self.rebuilds.stop)
@@ -227,7 +217,7 @@ class Node:
             confirm=self.confirm,
             own_log_wait_s=lambda: None if self.leading.follows else own_log_wait_s(settings),
         )
-        self._dropped_files = DroppedFiles(
+        self.dropped_files = DroppedFiles(
             self.store, self.writer, self.views, self.maintenance.builds
         )
         self.generation_admin = GenerationAdmin(
@@ -236,7 +226,7 @@ class Node:
             self.generations,
             self.maintenance.builds,
             self.rebuilds,
-            self._dropped_files,
+            self.dropped_files,
             settings=lambda: self.settings,
             clock=self.clock,
             guard=self._guard_changes,
@@ -260,7 +250,7 @@ class Node:
         )
         self.memory.on_unreadable = lambda: self.checkup.read(sound=False)
         self.bootstraps = Bootstraps(self.store)
-        self._schedule = Schedule(settings.lifecycle.compact_cron, self._now())
+        self.upkeep = Upkeep(self)
         self.telling = Telling(self)
         self.metrics.bind(self.telling.readings)
 
@@ -281,7 +271,7 @@ class Node:
         if builds.settings.graph != before.graph:
             self.rebuilds.settings_changed()
         self.snapshots.apply(snapshot_settings(settings, self.leading.follows))
-        self._schedule = Schedule(settings.lifecycle.compact_cron, self._now())
+        self.upkeep.reschedule(settings)
 
     def stop(self) -> None:
         """Finishes queued writes, flushes recalls, ends builders, closes the store."""
@@ -289,16 +279,14 @@ class Node:
             return
         self._stopped = True
         self._ready = False
-        self._stopping.set()
         self.checkup.stop()
-        if self._ticker.is_alive():
-            self._ticker.join()
+        self.upkeep.stop()
         self.rebuilds.stop()
         self.snapshots.stop()
         self.bootstraps.stop()
         self.maintenance.stop()
         try:
-            self._flush_recalls()
+            self.upkeep.flush_recalls()
         except Exception:
             log.exception("recalls were not flushed")
         self.writer.stop()
@@ -311,10 +299,8 @@ class Node:
             self.degradation.caught_up()
         self.snapshots.apply(snapshot_settings(self.settings, self.leading.follows))
 
-    def _now(self) -> datetime:
-        return datetime.fromtimestamp(self.clock() / 1_000, UTC)
-
-    def _purge_delay_ms(self) -> int:
+    def purge_delay_ms(self) -> int:
+        """How long what is erased may stay in files before they are rewritten."""
         # Half of what is promised: the rest is for rewriting segments and database.
         return int(self.settings.lifecycle.purge_within_hours * HOUR_MS / 2)
 
@@ -333,35 +319,7 @@ class Node:
         """Told inside a transaction that changes which embeddings there are."""
         self._generations_changed = True
 
-    # -- upkeep ------------------------------------------------------------------------
-
-    def _tick_loop(self) -> None:
-        next_recalls = next_return = time.monotonic()
-        returner = allocator.Returner()
-        while not self._stopping.wait(1.0):
-            try:
-                self.checkup.upkeep_lives()
-                self.tick()
-                self.checkup.read(sound=True)
-                if time.monotonic() >= next_recalls:
-                    next_recalls = time.monotonic() + RECALL_FLUSH_S
-                    self._flush_recalls()
-                if time.monotonic() >= next_return:
-                    next_return = time.monotonic() + GIVE_BACK_EVERY_S
-                    returner.tick()
-            except StoreUnreadable as error:
-                self.checkup.read(sound=False)
-                log.error("upkeep: %s", error)
-            except Exception:
-                log.exception("upkeep failed; it is tried again in a second")
-
-    def _gone(self) -> bool:
-        """Whether the data directory is no longer there."""
-        gone = not self.store.in_place
-        if gone and not self.displaced:
-            log.error("%s was moved or deleted: changes are refused", self.store.data_dir)
-        self.displaced = gone
-        return gone
+    # -- changes and upkeep ------------------------------------------------------------
 
     def _guard_changes(self) -> None:
         self.leading.guard()
@@ -385,49 +343,17 @@ class Node:
         self.feed.acks.confirm(self.progress.position, control)
 
     def tick(self) -> None:
-        """One round of upkeep: disk, expiry, truncation, erasure, files, schedule."""
-        if self._gone():
-            return
-        self.reserve.check()
-        self.store.reader_check()
-        self.bootstraps.tick(3_600 * self.settings.lifecycle.purge_within_hours)
-        self.cold_pages.tick()
-        self.searcher.cache.drop_old()
-        self.sweep()
-        now, delay = self.clock(), self._purge_delay_ms()
-        self.erasures.look(now, delay)
-        with self.store.read() as snapshot:
-            dirty = snapshot.dirty_since
-        self.maintenance.builds.reclaim()
-        self.maintenance.damages.glance()
-        self._dropped_files.tick()
-        waiting = self.erasures.due(now - delay)
-        for partition in waiting:
-            self.maintenance.look_at(partition)
-        # While one is under way, what is dirty may be what it is about to leave out.
-        may_compact = not (self.reserve.full or self.maintenance.compacting)
-        if dirty and dirty <= now - delay and may_compact:
-            self.maintenance.compact_soon(waiting)
-        self.erasures.check_overdue(now, dirty, self.settings.lifecycle.purge_within_hours)
-        if self._schedule.due(self._now()):
-            self.maintenance.ask(seal_min_rows=0, merge_all=True, purge=bool(dirty))
+        """One round of upkeep, now."""
+        self.upkeep.tick()
 
     def sweep(self) -> None:
         """Expires, truncates and forgets what is due."""
-        now = self.clock()
-        steps = sweeper.due_steps(
-            self.store,
-            now,
-            expired_before=now - self._purge_delay_ms(),
-            replaced_before=now - self.settings.storage.log_retention_days * DAY_MS,
-            # Or it is about to be, or not yet known whose the log is.
-            follows=not self.leading.appends,
-        )
-        for step in steps:
-            more = True
-            while more and not self._stopping.is_set():
-                more = self.writer.run(step)
-                self.checkup.upkeep_lives()
+        self.upkeep.sweep()
+
+    @property
+    def displaced(self) -> bool:
+        """Whether the data directory was no longer there when upkeep last looked."""
+        return self.upkeep.displaced
 
     # -- following another node ---------------------------------------------------------
 
@@ -448,12 +374,6 @@ class Node:
 
         self.writer.run(apply)
 
-    def _flush_recalls(self) -> None:
-        if not (self.leading.follows or self.leading.appends):
-            return  # about to hand over; then they go to the new primary
-        for batch in self.recalls.batches():
-            self.leading.take_recalls(batch)
-
     # -- telling -----------------------------------------------------------------------
 
     @property
@@ -467,7 +387,7 @@ class Node:
         not even while the database file is about to be replaced, which a long read can
         hold up, together with every other call. A node whose disk has stalled is alive: a
         restart would only lose what it has in memory."""
-        if not self.writer.alive or not self._ticker.is_alive():
+        if not self.writer.alive or not self.upkeep.alive:
             return False
         most = HELD_UP_S if self.maintenance.compacting else SILENT_S
         return self.checkup.upkeep_silent_s < most or self.checkup.stalled
@@ -476,20 +396,8 @@ class Node:
         """Forces a level, or gives control back to the checks (None). It holds until it is
         given back, across restarts too. Raises Unavailable when it is in force but could not
         be written down."""
-        self.degradation.force(level, reason)
-        stalled = self.checkup.stalled
-        try:
-            if not stalled:
-                keep_level(self.store.data_dir, self.degradation.by_hand)
-                return
-            cause = "the disk does not answer"
-        except OSError as error:
-            cause = str(error)
-        raise Unavailable(
-            f"the level is in force, but could not be written down: {cause}",
-            reason="LEVEL_NOT_KEPT",
-            hint="it ends with the process; repeat it once the disk is well",
-            retry_after_ms=5_000,
+        force_level(
+            self.degradation, self.store.data_dir, level, reason, stalled=self.checkup.stalled
         )
 
     def _lags(self) -> bool:

@@ -11,7 +11,7 @@ import pytest
 from memsvc.domain.errors import Cancelled, Unavailable
 from memsvc.domain.recovery import GOOD_CHECKS
 from memsvc.domain.types import Degraded, DegradedLevel, Namespace, QueryRequest
-from memsvc.service import node as node_module
+from memsvc.service import forced_level
 from memsvc.service.api import Control
 from memsvc.service.degradation import REPLICA_LAGGING, Degradation, Signs
 from tests.semantics.harness import READER, World, vector
@@ -280,7 +280,7 @@ def test_a_forced_level_that_cannot_be_written_down_is_in_force(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(node_module, "keep_level", full)
+    monkeypatch.setattr(forced_level, "keep_level", full)
     with pytest.raises(Unavailable) as told:
         _force(world, 3)
     assert told.value.reason == "LEVEL_NOT_KEPT"

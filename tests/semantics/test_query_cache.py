@@ -122,7 +122,7 @@ class Life:
         elif kind == "sweep":
             node.sweep()
         elif kind == "flush":
-            node._flush_recalls()
+            node.upkeep.flush_recalls()
         else:
             getattr(self.world, kind)()
 

@@ -14,6 +14,7 @@ from memsvc.segments.errors import Damage
 from memsvc.service import damage, maintenance, node
 from memsvc.service.builder import BuilderFailed
 from memsvc.service.node import Node
+from memsvc.service.upkeep import Upkeep
 from tests.semantics.harness import HOUR, NS, InlineBuilder, World, make_settings
 
 OTHER = ("acme", "other", "s1")
@@ -245,11 +246,11 @@ def test_liveness_does_not_wait_behind_the_gate_of_the_store(tmp_path: Path) -> 
 def test_upkeep_that_hangs_is_not_alive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hanging, go_on = threading.Event(), threading.Event()
 
-    def hang(_self: Node) -> None:
+    def hang(_self: Upkeep) -> None:
         hanging.set()
         go_on.wait()
 
-    monkeypatch.setattr(Node, "tick", hang)
+    monkeypatch.setattr(Upkeep, "tick", hang)
     opened = Node(make_settings(tmp_path), builders=InlineBuilder)
     assert hanging.wait(60)
     assert opened.alive
