@@ -35,7 +35,7 @@ def connect(nodes: Sequence[str], service_config: Path) -> grpc.Channel:
     return grpc.insecure_channel("ipv4:" + ",".join(nodes), options)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)  # not frozen: whoever passes it on sets its traceback
 class Refusal(Exception):
     """What a refused call said."""
 

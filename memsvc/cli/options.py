@@ -15,7 +15,12 @@ import click
 import numpy as np
 
 from memsvc.client import MemoryClient, Timeouts, Tls
-from memsvc.client.connection import DEFAULT_ADDRESS, DEFAULT_TOKEN_HEADER
+from memsvc.client.connection import (
+    DEFAULT_ADDRESS,
+    DEFAULT_TOKEN_HEADER,
+    MAX_TIMEOUT_S,
+    checked_token,
+)
 from memsvc.client.filters import parse_filter
 from memsvc.client.messages import parse_namespace
 from memsvc.domain.filters import Filter
@@ -120,7 +125,9 @@ def connection(command: F) -> F:
         help="Private key of --cert-file, PEM.",
     )
     @click.option("--server-name", default="", help="Name to expect in the certificate.")
-    @click.option("--timeout", type=FiniteRange(min=0.001), help="Seconds for each call.")
+    @click.option(
+        "--timeout", type=FiniteRange(0.001, MAX_TIMEOUT_S), help="Seconds for each call."
+    )
     @click.option(
         "--token-header",
         default=DEFAULT_TOKEN_HEADER,
@@ -143,6 +150,12 @@ def connection(command: F) -> F:
     ) -> Any:
         if bool(cert_file) != bool(key_file):
             raise click.UsageError("--cert-file and --key-file go together")
+        try:
+            token = checked_token(token)
+        except ValueError as error:
+            raise click.UsageError(str(error)) from None
+        if not address or not address.isprintable():
+            raise click.UsageError(f"--address: expected HOST:PORT, not {address!r:.80}")
         wants_tls = tls or ca_file or cert_file or server_name
         target = Target(
             address,

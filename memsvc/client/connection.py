@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -17,6 +17,8 @@ R = TypeVar("R")
 
 DEFAULT_ADDRESS: Final = "127.0.0.1:8848"
 DEFAULT_TOKEN_HEADER: Final = "X-Memory-Token"
+MAX_TOKEN: Final = 4_096
+"""Characters. Larger ones do not get through the servers' bound for all headers."""
 MAX_MESSAGE_BYTES: Final = 256 * 1024 * 1024
 """Only a bound against a broken peer; the server sets the real one."""
 
@@ -49,15 +51,29 @@ _SERVICE_CONFIG: Final = json.dumps(
 )
 
 
+MAX_TIMEOUT_S: Final = 1_000_000.0
+"""Eleven days: what "never" means to gRPC is over at once."""
+
+
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Longest times in seconds: to connect, for a read, for a write or forget, and for
-    administration (export and erasure of a whole tenant)."""
+    """Longest times in seconds, above 0 and up to 1,000,000: to connect, for a read, for a write
+    or forget, and for administration (export and erasure of a whole tenant). ValueError for
+    others."""
 
     connect: float = 1.0
     read: float = 2.0
     write: float = 3.0
     admin: float = 600.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            seconds = getattr(self, field.name)
+            if not 0 < seconds <= MAX_TIMEOUT_S:
+                raise ValueError(
+                    f"{field.name}: expected seconds above 0 and up to {MAX_TIMEOUT_S:,.0f}, not "
+                    f"{seconds}"
+                )
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +106,17 @@ class Tls:
         )
 
 
+def checked_token(token: str | None) -> str:
+    """A token that can be sent, without the line break of the file it came from; "" = none.
+    ValueError, which does not show it, for another."""
+    token = (token or "").strip()
+    if not (token.isascii() and (token.isprintable() or not token)):
+        raise ValueError("token: expected printable ASCII characters")
+    if len(token) > MAX_TOKEN:
+        raise ValueError(f"token: expected at most {MAX_TOKEN:,} characters, not {len(token):,}")
+    return token
+
+
 class Connection:
     """A channel that connects at the first call. Safe to use from several threads."""
 
@@ -104,7 +131,11 @@ class Connection:
         repeats: bool = True,
     ) -> None:
         """``repeats``: whether a call whose connection breaks is sent again by itself; not
-        where somebody above knows better where to send it."""
+        where somebody above knows better where to send it. ValueError for an address or token
+        that cannot be one."""
+        if not address or not address.isprintable():
+            raise ValueError(f"address: expected HOST:PORT, not {address!r:.80}")
+        token = checked_token(token)
         self.address = address
         self.timeouts = timeouts
         self._closed = False

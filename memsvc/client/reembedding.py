@@ -27,6 +27,8 @@ PAGE: Final = 200
 """Memories that are asked for at once."""
 FIRST_DELAY_S: Final = 0.5
 MAX_DELAY_S: Final = 30.0
+MAX_ASKED_S: Final = 60.0
+"""A service that asks to wait longer is asked again after so long."""
 
 # What became of a single memory that the service refuses a vector for.
 _SINGLE: Final = {
@@ -133,7 +135,8 @@ class Reembedder:
                 if attempt == self.retries:
                     raise
                 asked = error.retry_after_ms if isinstance(error, ClientError) else None
-                wait = max(delay * random.uniform(0.8, 1.2), (asked or 0) / 1_000)
+                asked_s = min((asked or 0) / 1_000, MAX_ASKED_S)
+                wait = max(delay * random.uniform(0.8, 1.2), asked_s)
                 self.tell(f"{error}; trying again in {wait:.1f} s")
                 self.sleep(wait)
                 delay = min(MAX_DELAY_S, delay * 2)

@@ -17,7 +17,13 @@ from typing import Any, Final
 import grpc
 
 from memsvc.client.calls import MemoryCalls
-from memsvc.client.connection import DEFAULT_TOKEN_HEADER, Connection, Timeouts, Tls
+from memsvc.client.connection import (
+    DEFAULT_TOKEN_HEADER,
+    Connection,
+    Timeouts,
+    Tls,
+    checked_token,
+)
 from memsvc.client.errors import ClientError, closed, from_rpc, unreachable
 from memsvc.client.fleet import Fleet
 from memsvc.client.routing import NodeState, RoutingTable
@@ -85,9 +91,10 @@ class RoutedClient(MemoryCalls):
         self.routing = routing or Routing()
         self._position = ""
         self._positions = threading.Lock()
+        checked = checked_token(token)  # here, and not in the thread that connects
 
         def connect(address: str) -> Connection:
-            return Connection(address, token, tls, self.timeouts, token_header, repeats=False)
+            return Connection(address, checked, tls, self.timeouts, token_header, repeats=False)
 
         self._fleet = Fleet(
             RoutingTable(addresses, round(self.routing.max_lag * 1_000)),

@@ -341,6 +341,9 @@ class Ingestor:
             return
         self._busy = 0
         done = []
+        let_go = sum(parcel.fate is Fate.SAMPLED_OUT for parcel in delivered.parcels)
+        if let_go:
+            log.warning("less important chunks let go, the service is overloaded: %d", let_go)
         for one, parcel in zip(waiting, delivered.parcels, strict=True):
             if parcel.fate is None:
                 continue

@@ -357,7 +357,7 @@ def test_certificates_that_cannot_be_read_are_told_at_once() -> None:
 
 
 def test_why_no_node_can_be_asked_is_told(nodes: Nodes) -> None:
-    with nodes.client(token="a\nb") as client:
+    with nodes.client(token="x", token_header="no header") as client:
         with pytest.raises(ClientError, match="Invalid metadata"):
             client.query(NS, text="tea", timeout=0.5)
         assert all("Invalid metadata" in node.trouble for node in client.nodes())
