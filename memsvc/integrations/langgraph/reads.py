@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -12,6 +13,7 @@ from langgraph.store.base import ListNamespacesOp, MatchCondition, SearchOp
 from memsvc.client import ClientError, Include, Mode, Namespace, vector_array
 from memsvc.client.calls import MemoryCalls
 from memsvc.domain.limits import MAX_FILTER_VALUES, MAX_TEXT_BYTES
+from memsvc.domain.positions import later
 from memsvc.domain.types import Vector
 from memsvc.integrations.langgraph.items import FOUND, ITEM, PART, PATH, REST, Stored, path_of
 from memsvc.integrations.langgraph.matching import matches, namespace_matches, pushed
@@ -44,9 +46,15 @@ class Reader:
     def __init__(self, client: MemoryCalls, namespace: Namespace) -> None:
         self._client = client
         self._space = namespace
-        self.position = ""
-        """Of the last write here: reads see it."""
+        self._lock = threading.Lock()
+        self._position = ""
         self.embedding: str | None = None
+
+    def wrote(self, position: str) -> None:
+        """A write was answered: reads see it from here on. Answers of several threads may come in
+        another order than the writes."""
+        with self._lock:
+            self._position = later(self._position, position)
 
     def by_digests(self, digests: Sequence[str], *, content: bool) -> dict[str, list[Stored]]:
         """The memories of items, the one that was put last first. More than one only where two
@@ -204,12 +212,14 @@ class Reader:
 
     def _query(self, **asked: Any) -> pb.QueryResponse:
         ask: Callable[..., pb.QueryResponse] = self._client.query
+        position = self._position
         try:
-            answer = ask(self._space, min_position=self.position, **asked)
+            answer = ask(self._space, min_position=position, **asked)
         except ClientError as error:
-            if error.reason != _LOST or not self.position:
+            if error.reason != _LOST or not position:
                 raise
-            self.position = ""
+            with self._lock:
+                self._position = "" if self._position == position else self._position
             answer = ask(self._space, **asked)
         if not _is_whole(answer.degraded, words=asked["mode"] is Mode.KEYWORD):
             raise StoreIncomplete(answer.degraded.reason)

@@ -147,7 +147,7 @@ class Writer:
 
     def _write(self, items: Sequence[WriteItem]) -> pb.WriteResponse:
         answer = self._client.write(self._space, items, embedding=self._reader.embedding)
-        self._reader.position = answer.position
+        self._reader.wrote(answer.position)
         return answer
 
     def _erase(self, ids: Iterable[str]) -> None:
@@ -156,7 +156,7 @@ class Writer:
             answer = self._client.forget(
                 self._space, ids=listed[start : start + 1_000], mode=ForgetMode.HARD
             )
-            self._reader.position = answer.position
+            self._reader.wrote(answer.position)
 
 
 def _memory(put: Put, minute: int, taken: int) -> NewMemory:

@@ -10,6 +10,7 @@ import pytest
 from langgraph.store.base import GetOp, ListNamespacesOp, MatchCondition, SearchOp
 
 from memsvc.client import MemoryClient
+from memsvc.domain.positions import Position, pack_position
 from memsvc.integrations.langgraph import MemsvcStore
 from memsvc.integrations.langgraph.store import StoreConflict
 from memsvc.integrations.langgraph.writes import ATTEMPTS
@@ -57,6 +58,33 @@ def test_the_last_attempt_is_one_that_counts(running: Running, store: MemsvcStor
     store.put(("a",), "k", {"n": 1})
     item = store.get(("a",), "k")
     assert item is not None and item.value == {"n": 1}
+
+
+def test_answers_in_another_order_than_the_writes_do_not_hide_the_last_one(
+    running: Running, store: MemsvcStore
+) -> None:
+    """Reads then asked a replica for the place before the last write, and did not find it."""
+    first, second = (pack_position(Position(b"8 bytes.", 1, number)) for number in (5, 6))
+    for running.service.position in second, first:
+        store.put(("a",), running.service.position, {"n": 1})
+    store.get(("a",), "k")
+    assert running.service.calls("Query")[-1].min_position == second
+
+
+def test_a_place_that_is_lost_is_asked_for_once(running: Running, store: MemsvcStore) -> None:
+    running.service.position = pack_position(Position(b"8 bytes.", 1, 5))
+    store.put(("a",), "k", {"n": 1})
+
+    def lost(call: str, request: Any, context: grpc.ServicerContext) -> None:
+        if call == "Query" and request.min_position:
+            refuse(context, grpc.StatusCode.ABORTED, "lost", reason="POSITION_LOST")
+
+    running.service.hook = lost
+    for _ in range(2):
+        item = store.get(("a",), "k")
+        assert item is not None and item.value == {"n": 1}
+    asked = [bool(request.min_position) for request in running.service.calls("Query")]
+    assert asked[-3:] == [True, False, False]
 
 
 @pytest.mark.parametrize(
