@@ -107,20 +107,17 @@ class Chunker:
         return [self._of_turns(part) for window in windows for part in self._parts(window)]
 
     def _parts(self, window: Window) -> list[Window]:
-        """The window, or parts of it that are of one source each and not too long."""
+        """The window, or parts of it that are not too long."""
         parts: list[Window] = []
-        for source in dict.fromkeys(turn.source for _, turn in window):
-            length = self._settings.windows.most
-            for one in window:
-                if one[1].source != source:
-                    continue
-                size = len(self._line(one[1]))
-                if length + 1 + size <= self._settings.windows.most:
-                    parts[-1].append(one)
-                    length += 1 + size
-                else:
-                    parts.append([one])
-                    length = size
+        length = 0
+        for one in window:
+            size = len(self._line(one[1]))
+            if parts and length + 1 + size <= self._settings.windows.most:
+                parts[-1].append(one)
+                length += 1 + size
+            else:
+                parts.append([one])
+                length = size
         return parts
 
     def _of_turns(self, turns: Window) -> Chunk:

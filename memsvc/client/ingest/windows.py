@@ -63,8 +63,8 @@ class Windows:
         for block in self._blocks():
             end = self._end(block)
             is_news = end > before or (turn and block * self._windowing.stride <= seq <= end)
-            if is_news and end <= self._greatest and (window := self._window(block)):
-                found.append(window)
+            if is_news and end <= self._greatest:
+                found += self._of_block(block)
         self._turns = [one for one in self._turns if self._last_end(one[0]) >= self._greatest]
         return found
 
@@ -74,7 +74,7 @@ class Windows:
             return []
         self._all_given = True
         blocks = [block for block in self._blocks() if self._end(block) > self._greatest]
-        return [window for block in blocks if (window := self._window(block))]
+        return [window for block in blocks for window in self._of_block(block)]
 
     def let_go(self) -> None:
         """Holds no turn any more, and goes on counting."""
@@ -90,13 +90,16 @@ class Windows:
         }
         return sorted(numbers)
 
-    def _window(self, block: int) -> Window:
-        """Its turns; none when the window before holds all of them."""
-        window = [one for one in self._turns if block * self._windowing.stride <= one[0]]
-        window = [one for one in window if one[0] <= self._end(block)]
-        if block and window and window[-1][0] <= self._end(block - 1):
-            return []
-        return window
+    def _of_block(self, block: int) -> list[Window]:
+        """Its turns, those of each source by themselves: a memory has one. None of those that
+        the window before holds all of."""
+        held = [one for one in self._turns if block * self._windowing.stride <= one[0]]
+        by_source: dict[str, Window] = {}
+        for one in held:
+            if one[0] <= self._end(block):
+                by_source.setdefault(one[1].source, []).append(one)
+        before = self._end(block - 1) if block else -1
+        return [window for window in by_source.values() if window[-1][0] > before]
 
     def _end(self, block: int) -> int:
         return block * self._windowing.stride + self._windowing.turns - 1
