@@ -14,6 +14,7 @@ from typing import Self
 from memsvc.client.calls import MemoryCalls
 from memsvc.client.connection import Timeouts, Tls
 from memsvc.client.embedders import Embedder
+from memsvc.client.errors import ClientError
 from memsvc.client.forgotten import Forgotten
 from memsvc.client.ingest import Ingestor, IngestReport, IngestSettings, Turn
 from memsvc.client.memory import MemoryClient
@@ -233,16 +234,23 @@ class AgentMemory:
     ) -> Forgotten:
         """Erases memories (HARD) or lowers their importance (DECAY), by ids or handles, by
         filters, or both (which mean "and"). Before a HARD one by filters what waits is written,
-        so that it is forgotten too; recent turns are dropped, since they may say the same. A turn
-        is in two memories where windows overlap: what ids leave, filters by session and seq find.
+        so that it is forgotten too, or it fails (WRITES_PENDING); recent turns are dropped, since
+        they may say the same. A turn is in two memories where windows overlap: what ids leave,
+        filters by session and seq find.
         ClientError when it fails, ValueError when ``ids`` names nothing but recent turns, which
         are no memories."""
         self._check_open()
         known = self._stored_ids(ids)
         if self._ingestor is not None and mode == ForgetMode.HARD and not validate_only:
             self._ingestor.let_go()
-            if filters is not None:
-                self._ingestor.flush(self.client.timeouts.write)
+            if filters is not None and not self._ingestor.drained(self.client.timeouts.write):
+                raise ClientError(
+                    "DEADLINE_EXCEEDED",
+                    "nothing was forgotten: what waits to be written could not be written first, "
+                    "and would have come afterwards",
+                    reason="WRITES_PENDING",
+                    hint="try again later; report().problem tells why it waits",
+                )
         answer = self.client.forget(
             self.namespace,
             ids=known,

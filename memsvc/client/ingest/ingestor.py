@@ -141,6 +141,11 @@ class Ingestor:
         embedder of another model than the store's (EmbeddingMismatch), whatever else an embedder
         raises. What waits stays.
         """
+        self.drained(timeout)
+        return self._told
+
+    def drained(self, timeout: float) -> bool:
+        """flush; whether everything is written that was given before. Raises as flush."""
         with self._open():
             self._put(self._chunker.rest, [])
             goal, failures = self._outbox.last_number(), self._failures
@@ -148,14 +153,16 @@ class Ingestor:
             self._error = None
             self._tell()
 
-            def ended() -> bool:
-                if self._closing or self._failures > failures:
-                    return True  # closed meanwhile: the file cannot be asked any more
+            def written() -> bool:
                 return not 0 < self._outbox.first_number() <= goal
+
+            def ended() -> bool:
+                # Closed meanwhile, the file cannot be asked any more.
+                return self._closing or self._failures > failures or written()
 
             self._changed.wait_for(ended, timeout)
             self._raise_what_is_for_people()
-            return self._report()
+            return not self._closing and written()
 
     def report(self) -> IngestReport:
         """What became of what was given so far. Waits for nothing."""

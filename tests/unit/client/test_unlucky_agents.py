@@ -18,13 +18,16 @@ from memsvc.client import (
     ClientError,
     ForgetMode,
     Forgotten,
+    IngestSettings,
     MemoryClient,
     NewMemory,
     RoutedClient,
+    Timeouts,
     Turn,
 )
 from memsvc.client.recall.touches import UsedTouches
 from tests.unit.client.fake import FakeService, Running, refuse
+from tests.waiting import until
 
 SPACE = "acme/bot"
 
@@ -63,6 +66,30 @@ def test_recent_ids_beside_filters_do_not_forget_all_that_the_filters_select(
     done = memory.forget([known.handle, "recent:1"], mode=ForgetMode.HARD)
     assert isinstance(done, Forgotten) and done.ids == (known.id,)
     assert str(done) == "matched 1, changed 1"
+
+
+def test_what_waits_does_not_come_after_it_was_forgotten(running: Running) -> None:
+    """The Forget succeeded, and the thread wrote the session afterwards."""
+
+    def busy(call: str, request: Any, context: grpc.ServicerContext) -> None:
+        if call == "Write":
+            refuse(context, grpc.StatusCode.UNAVAILABLE, "not now", reason="BUSY")
+
+    running.service.hook = busy
+    settings = IngestSettings(retries=0, pause_s=0.0)
+    with (
+        MemoryClient(running.address, timeouts=Timeouts(write=0.2)) as client,
+        AgentMemory(client, SPACE, ingest=settings) as memory,
+    ):
+        memory.remember(Turn("The cat is called Minka."), session="s")
+        with pytest.raises(ClientError) as caught:
+            memory.forget(filters={"session": "s"}, mode=ForgetMode.HARD)
+        assert (caught.value.reason, caught.value.retriable) == ("WRITES_PENDING", True)
+        assert not running.service.calls("Forget")
+        running.service.hook = lambda call, request, context: None
+        until(lambda: not memory.flush().pending)
+        assert memory.forget(filters={"session": "s"}, mode=ForgetMode.HARD).matched == 1
+    assert not running.service.memories["acme", "bot"]
 
 
 def test_one_id_as_a_text_is_not_taken_for_its_letters(
