@@ -238,12 +238,15 @@ class SegmentBuilds:
             self._views.expect(meta)
         except Exception:  # it only saves time
             log.exception("partition %d: the swap was not prepared", number)
-        with self.manifest:
-            swapped = self._writer.run(decide)
-        if swapped:
-            self._damages.replaced(number, replaces)
-        # A view that no query asks for must not keep the old files on the disk.
-        self._views.settle(number)
+        try:
+            with self.manifest:
+                swapped = self._writer.run(decide)
+            if swapped:
+                self._damages.replaced(number, replaces)
+        finally:
+            # A view that no query asks for must not keep the old files on the disk, nor new ones
+            # that will never be searched.
+            self._views.settle(number)
         if not swapped:
             self.discard(meta)
             return False

@@ -6,6 +6,7 @@ import errno
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from memsvc.service.search import view as view_module
 from memsvc.service.search.view import PartitionHolder
 from memsvc.store.snapshot import Snapshot
 from tests.semantics.harness import DAY, World
+from tests.waiting import until
 
 VECTOR = [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
 OPPOSITE = [-1.0, *VECTOR[1:]]
@@ -119,6 +121,29 @@ def test_an_idle_view_lets_go_of_a_replaced_segment(world: World) -> None:
     assert set(holder._sealed) == {new["name"]} != old
     assert holder._ready == {}
     assert len(world.query(text="alpha", mode="KEYWORD")["items"]) == 6
+
+
+def test_files_of_a_swap_that_failed_are_not_kept_open(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their folder is removed, and the space would stay taken."""
+    world.query(text="alpha", mode="KEYWORD")
+    world.put(summary="alpha late", vector=VECTOR)
+    holder = holder_of(world)
+    assert holder is not None
+    prepared: list[set[str]] = []
+
+    def full(*_args: Any, **_more: Any) -> Any:
+        prepared.append(set(holder._ready))
+        raise Unavailable("the disk is full", reason="DISK_FULL")
+
+    # Not for whoever else writes: this is the swap.
+    monkeypatch.setattr(world.node.maintenance.builds, "_writer", SimpleNamespace(run=full))
+    world.admin.maintain(1, True, False, 0)
+    until(lambda: bool(prepared), 30, "the swap was tried")
+    until(lambda: not holder._ready, 30, "what was opened for it is let go of")
+    assert prepared[0]
+    monkeypatch.undo()
 
 
 def test_a_tail_that_is_left_after_sealing_is_not_read_again(world: World) -> None:
