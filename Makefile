@@ -14,7 +14,7 @@ export PIP_ROOT_USER_ACTION := ignore
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo example stubs test polyglot lint format protos docs lock bench soak clean
+.PHONY: help venv demo example examples stubs test collect polyglot lint format protos docs lock bench soak clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,7 +24,9 @@ venv: $(STAMP) ## Make .venv with everything the other targets need
 $(STAMP): pyproject.toml requirements.lock
 	@echo "installing into $(VENV) (some 80 s of work, several minutes on a busy machine)"
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/pip install --quiet --only-binary :all: -c requirements.lock -e '.[local,endpoint,s3,otel,mcp,langgraph,bench,dev]'
+	@$(BIN)/pip install --quiet --no-compile --only-binary :all: -c requirements.lock -e '.[local,endpoint,s3,otel,mcp,langgraph,bench,dev]'
+	@# On all processors; pip does it on one.
+	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib memsvc replicas
 	@touch $@
 
 demo: $(STAMP) ## Start a node, write memories, find them again, forget one
@@ -36,11 +38,18 @@ LANGUAGE = $(if $(filter command line,$(origin LANG)),$(LANG),$(error say which 
 example: $(STAMP) ## Build the example of LANG=python|go|typescript|rust|java and run it
 	@LANG=C.UTF-8 $(BIN)/python examples/run.py $(LANGUAGE) $(ARGS)
 
+examples: ## Build the examples of all languages (needs Go, Node, Rust and Java)
+	@LANG=C.UTF-8 $(PYTHON) examples/build.py
+
 stubs: $(STAMP) ## Generate the stubs of LANG=... from protos/ and say where they are
 	@LANG=C.UTF-8 $(BIN)/python examples/run.py --stubs $(LANGUAGE)
 
 test: $(STAMP) ## Run the tests (all but the soak runs and the examples of other languages)
 	$(BIN)/python -m pytest -m "not soak and not polyglot" $(PYTEST_ARGS)
+
+collect: $(STAMP) ## Load the tests without running them
+	@told=$$($(BIN)/python -m pytest --collect-only --quiet -m "not soak and not polyglot") \
+	  || { echo "$$told"; exit 1; }
 
 polyglot: $(STAMP) ## Build and run the examples of all languages (needs Go, Node, Rust and Java)
 	$(BIN)/python -m pytest -m polyglot tests/polyglot
