@@ -12,6 +12,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from memsvc.domain.addresses import ListenAddress, split_listen
+from memsvc.integrations.mcp.protocol import TimedProtocol
 
 PATH: Final = "/mcp"
 MAX_BODY_BYTES: Final = 256 * 1024
@@ -110,6 +111,7 @@ def serve_http(
         make_app(server, listen, token),
         host=listen.address.host,
         port=listen.address.port,
+        http=TimedProtocol,
         log_level="warning",
         limit_concurrency=MAX_CONNECTIONS,
         timeout_graceful_shutdown=STOP_S,

@@ -9,10 +9,13 @@ from typing import Any
 
 import grpc
 import pytest
+import uvicorn
 from mcp.server.mcpserver.exceptions import ToolError
 
 from memsvc.client import ClientError, HashingEmbedder, MemoryClient, Namespace, Timeouts
 from memsvc.integrations.mcp import Backend, make_server
+from memsvc.integrations.mcp.http import Listen, make_app
+from memsvc.integrations.mcp.protocol import TimedProtocol
 from tests.unit.client.fake import FakeService, Running, refuse
 from tests.waiting import until
 
@@ -58,6 +61,44 @@ def test_calls_that_wait_for_a_service_that_hangs_fail_together_and_not_in_turn(
         thread.join(60)
     assert told == ["BUSY"] * callers
     assert len(running.service.calls("Health")) < callers
+    backend.close()
+
+
+def test_connections_that_send_no_whole_request_are_closed_and_others_are_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As many as the server takes kept everybody else out, for ever and without a token."""
+    monkeypatch.setattr(TimedProtocol, "request_s", 0.1)
+    backend = Backend(MemoryClient("127.0.0.1:1"), SPACE, None)
+    app = make_app(make_server(backend), Listen("127.0.0.1:8850"), "")
+    server = uvicorn.Server(uvicorn.Config(app, port=0, http=TimedProtocol, log_level="error"))
+
+    async def use() -> None:
+        serving = asyncio.create_task(server.serve())
+        while not server.started:
+            await asyncio.sleep(0.01)
+        port = server.servers[0].sockets[0].getsockname()[1]
+        head = b"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n"
+        for sent in b"", head, head + b"\r\n", head + b"\r\nsome":
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(sent)
+            async with asyncio.timeout(60):
+                assert await reader.read() == b"", sent
+            writer.close()
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for _ in range(3):  # on one connection
+            writer.write(head + b"\r\nsome body")
+            assert (await reader.readline()).startswith(b"HTTP/1.1 4")
+            length = 0
+            while (line := await reader.readline()).strip():
+                if line.lower().startswith(b"content-length:"):
+                    length = int(line.split(b":")[1])
+            await reader.readexactly(length)
+        writer.close()
+        server.should_exit = True
+        await serving
+
+    asyncio.run(use())
     backend.close()
 
 
