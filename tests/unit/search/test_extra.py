@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import weakref
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from memsvc.segments.topk import best, cosines
 from memsvc.service.search.extra import ExtraBuilder
+from tests.unit.segments.helpers import units
 
 COUNT, DIMENSION = 2500, 256
 
@@ -55,3 +58,23 @@ def test_a_vector_that_is_brought_twice_is_kept_once() -> None:
     assert extra.local.tolist() == [4, 2, 7]
     local, _ = extra.top(vectors[2], np.ones(10, np.bool_), 10)
     assert sorted(local.tolist()) == [2, 4, 7]
+
+
+@pytest.mark.parametrize(("kept", "shared"), [(1, False), (255, False), (256, True), (1_024, True)])
+def test_a_few_rows_that_are_left_do_not_keep_all_that_was_sealed(kept: int, shared: bool) -> None:
+    """Of a thousand agents each would have held 8 MB that nobody counted."""
+    rows = units(1_024, 8, 1)
+    builder = ExtraBuilder(8)
+    builder.add((row, vector.tobytes()) for row, vector in enumerate(rows))
+    chunk = weakref.ref(builder._chunks[0])
+    # Sealed in two steps: what is a view already is judged by what it keeps, too.
+    left = builder.behind((1_024 - kept) // 2)
+    left = left.behind(1_024 - kept - (1_024 - kept) // 2)
+    del builder
+    assert (chunk() is not None) is shared
+    assert left.nbytes == (1_024 if shared else kept) * 8 * 5
+    extra, everything = left.snapshot(), np.ones(kept, np.bool_)
+    query = units(1, 8, 2)[0]
+    local, sims = extra.top(query, everything, kept)
+    assert sorted(local.tolist()) == list(range(kept))
+    assert sims == pytest.approx(np.vecdot(rows[1_024 - kept + local], query), abs=1e-6)
