@@ -17,6 +17,7 @@ from memsvc.client.embedders import Embedder
 from memsvc.client.errors import ClientError
 from memsvc.client.forgotten import Forgotten
 from memsvc.client.ingest import Ingestor, IngestReport, IngestSettings, Turn
+from memsvc.client.ingest.checks import expect_turns
 from memsvc.client.memory import MemoryClient
 from memsvc.client.messages import FilterLike, NamespaceLike, parse_namespace
 from memsvc.client.recall.caches import ExpiringLru, RecentTurns
@@ -158,6 +159,7 @@ class AgentMemory:
         ``flush`` or ``close``. ValueError for a wrong field, SpillError when the file cannot be
         written.
         """
+        expect_turns(turns)
         named = [
             turn if turn.session else replace(turn, session=self._session(session))
             for turn in turns

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 from memsvc.client.ingest.chunks import MAX_TURN_ATTRIBUTES, Turn
@@ -21,10 +22,19 @@ _TEXTS: Final = (
 )  # fmt: skip
 
 
+def expect_turns(given: Iterable[object]) -> None:
+    """TypeError for what is no Turn: a text, or a list of turns in the place of one."""
+    for one in given:
+        if not isinstance(one, Turn):
+            raise TypeError(f"expected a Turn for each turn, not {type(one).__name__}")
+
+
 def check(space: Namespace, session: str, turn: Turn | None = None) -> None:
     """ValueError for what the service would refuse, TypeError for a value of another type."""
     metadata = Metadata()
-    if turn is not None:
+    if turn is None:
+        _check_type("session", session, str)
+    else:
         _check_types(turn)
         if turn.seq is not None and not 0 <= turn.seq <= MAX_SEQ:
             raise ValueError(f"seq: expected 0 to 2**63 - 1,000,001, not {turn.seq}")

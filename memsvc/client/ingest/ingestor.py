@@ -18,7 +18,7 @@ from typing import Any, Final, Self
 from memsvc.client.calls import MemoryCalls
 from memsvc.client.embedders import Embedder, EmbedderUnavailable
 from memsvc.client.errors import ClientError
-from memsvc.client.ingest.checks import check
+from memsvc.client.ingest.checks import check, expect_turns
 from memsvc.client.ingest.chunker import Chunker
 from memsvc.client.ingest.chunks import Chunk, Turn
 from memsvc.client.ingest.delivery import Delivered, Delivery
@@ -108,6 +108,7 @@ class Ingestor:
         10,000,000 characters), SpillError when the file cannot be written, TimeoutError when
         there is no room for ten minutes (``when_full`` "wait"), RuntimeError when it is closed,
         or was opened before the process was forked."""
+        expect_turns(turns)
         for turn in turns:
             check(self._space, turn.session, turn)
         self._take([turn for turn in turns if turn.text.strip()], self._chunker.add)
@@ -115,6 +116,7 @@ class Ingestor:
     def add_text(self, text: Turn) -> None:
         """Takes a text that is no part of a conversation: it is cut into pieces, numbered from
         0. Give it a ``source`` or ``session`` of its own. ``seq`` is not used. Raises as add."""
+        expect_turns([text])
         check(self._space, text.session, text)
         self._take([text] if text.text.strip() else [], self._chunker.add_text)
 

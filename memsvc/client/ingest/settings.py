@@ -71,7 +71,8 @@ class IngestSettings:
     """Chunks that may wait to be written."""
     when_full: Literal["drop", "wait"] = "drop"
     """What ``add`` does when so many wait: drops the least important of them, or waits until
-    there is room (for imports; an agent should not wait)."""
+    there is room, and then drops nothing though one call may give more (for imports; an agent
+    should not wait)."""
     max_sessions: int = 1_000
     """Conversations whose last turns are held for windows that are not full yet. The one not
     added to for longest is written as it is."""

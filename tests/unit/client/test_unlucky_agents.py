@@ -92,6 +92,16 @@ def test_what_waits_does_not_come_after_it_was_forgotten(running: Running) -> No
     assert not running.service.memories["acme", "bot"]
 
 
+def test_a_list_of_turns_or_a_text_in_the_place_of_a_turn_is_told(memory: AgentMemory) -> None:
+    for wrong in ([Turn("x")], "x", None, {"text": "x"}):
+        for take in (memory.remember, memory.remember_text):
+            with pytest.raises(TypeError, match=r"expected a Turn for each turn, not "):
+                take(wrong)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="session: expected str, not int"):
+        memory.remember(Turn("x"), session=7)  # type: ignore[arg-type]
+    assert not memory.flush().written
+
+
 def test_one_id_as_a_text_is_not_taken_for_its_letters(
     memory: AgentMemory, client: MemoryClient, running: Running
 ) -> None:
