@@ -145,7 +145,8 @@ class Lag:
         primary was heard of within ``silent_ms``."""
         if self.heard_at and self.applied >= self.primary and now_ms - self.heard_at <= silent_ms:
             return 0
-        return max(0, now_ms - self.level_at)
+        # The last entry may bear a time that this clock has not reached.
+        return max(1, now_ms - self.level_at)
 
 
 MAX_SKEW_MS: Final = 2_000

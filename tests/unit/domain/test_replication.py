@@ -93,3 +93,11 @@ def test_lag_of_a_follower_that_is_far_behind_stays_right_and_small_in_memory() 
     assert 14_000 <= lag.milliseconds(20_000, 2_000) <= 14_000 + 100
     lag.reached(9_999)
     assert lag.milliseconds(11_500, 2_000) == 0
+
+
+def test_a_follower_that_has_heard_of_nobody_is_not_level_whatever_its_clock_says() -> None:
+    # The last entry was made by a clock that is an hour ahead.
+    lag = Lag(applied=5, level_at=3_600_000)
+    assert lag.milliseconds(1_000, 500) > 0
+    lag.heard(5, 1_000)
+    assert lag.milliseconds(1_000, 500) == 0
