@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import IO, Any, Final
+from typing import IO, Any
 
 import click
 
@@ -73,42 +73,10 @@ def as_failure(error: Exception) -> Failure | None:
     return None
 
 
-_CAUSES: Final = (
-    (
-        "certificate has expired",
-        "the certificate of the service has expired: put a new one where its "
-        "server.tls.cert_file says, and restart it",
-    ),
-    (
-        "certificate is not yet valid",
-        "the clock here is wrong, or that of where the certificate was made",
-    ),
-    (
-        "WRONG_VERSION_NUMBER",
-        "that address does not speak TLS: leave out --tls and --ca-file, or set server.tls of the "
-        "service",
-    ),
-    (
-        "not in peer certificate",
-        "the certificate is for another name: use that in --address, or tell it by --server-name",
-    ),
-    (
-        "CERTIFICATE_VERIFY_FAILED",
-        "name the authority that signed the certificate of the service: --ca-file, or "
-        "MEMSVC_CA_FILE",
-    ),
-)
-"""What a text of the transport means, the more special first."""
-
-
 def hint_of(error: Any) -> str:
     """What to do about an error of the client, for somebody at a command line."""
     if error.reason == "TOKEN_MISSING":
         return "put one into MEMSVC_TOKEN, or name it by --token; `memsvc token add` makes one"
-    if error.unreachable:
-        for text, cause in _CAUSES:
-            if text in error.message:
-                return cause
     hint: str = error.hint
     return hint
 

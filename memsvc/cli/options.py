@@ -14,7 +14,9 @@ from typing import Any, Final, TypeVar, cast
 import click
 import numpy as np
 
-from memsvc.client import MemoryClient, Timeouts, Tls
+from memsvc.cli.failures import Unreachable
+from memsvc.cli.reaching import why_unreachable
+from memsvc.client import ClientError, MemoryClient, Timeouts, Tls
 from memsvc.client.connection import (
     DEFAULT_ADDRESS,
     DEFAULT_TOKEN_HEADER,
@@ -164,7 +166,13 @@ def connection(command: F) -> F:
             timeout,
             token_header,
         )
-        return command(*args, target=target, **kwargs)
+        try:
+            return command(*args, target=target, **kwargs)
+        except ClientError as error:
+            cause = why_unreachable(address, target.tls) if error.unreachable else ""
+            if not cause:
+                raise
+            raise Unreachable(error.message, hint=cause) from error
 
     return cast(F, wrapped)
 

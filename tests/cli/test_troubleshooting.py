@@ -75,7 +75,7 @@ TRIED = {
     "A certificate has expired": {
         "test_config_check_finds_a_certificate_that_clients_will_refuse",
         "test_a_certificate_that_ends_soon_is_told_before_clients_refuse_the_node",
-        "test_why_nobody_answers_is_not_left_to_guessing",
+        "test_an_expired_certificate_is_told_though_a_name_has_several_addresses",
     },
     "Answers are degraded": {"test_degrading_by_hand_and_taking_it_back"},
     "Writes are refused: `STORE_FULL`, `QUOTA_ITEMS`, `QUOTA_BYTES`": {
@@ -92,6 +92,7 @@ TRIED = {
     "`no memsvc answers` (exit code 3)": {
         "test_nobody_there_is_exit_code_3",
         "test_encryption",
+        "test_what_tls_is_refused_for_is_told",
     },
     "A token is refused": {
         "test_tokens_confine_their_holders",

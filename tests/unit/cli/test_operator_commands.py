@@ -12,10 +12,9 @@ import pytest
 
 from memsvc.cli import COMMANDS, rebuilding
 from memsvc.cli.dedup import normalised
-from memsvc.cli.failures import Failure, hint_of
+from memsvc.cli.failures import Failure
 from memsvc.cli.operate import asked_for
 from memsvc.cli.output import age, clean, cut, size, width
-from memsvc.client.errors import unreachable
 from memsvc.domain.types import Namespace
 from memsvc.service.tokens import TokenStore
 from memsvc.v1 import memory_service_pb2 as pb
@@ -98,20 +97,6 @@ def test_waiting_for_a_replica_does_not_end_before_it_is_level(memsvc: Commands)
     # A primary is behind nobody.
     service.role = pb.ROLE_PRIMARY
     assert memsvc.run("health", "--max-lag", "0s").exit_code == 0
-
-
-@pytest.mark.parametrize(
-    ("text", "hint"),
-    [
-        ("CERTIFICATE_VERIFY_FAILED: certificate has expired: OK", "has expired"),
-        ("CERTIFICATE_VERIFY_FAILED: unable to get local issuer certificate", "--ca-file"),
-        ("SSL_ERROR_SSL: WRONG_VERSION_NUMBER: Invalid certificate verification", "no TLS"),
-        ("Hostname Verification Check failed: a.b is not in peer certificate", "--server-name"),
-        ("Connection refused", "memsvc serve"),
-    ],
-)
-def test_why_nobody_answers_is_not_left_to_guessing(text: str, hint: str) -> None:
-    assert hint in hint_of(unreachable("a:1", text)).replace("does not speak TLS", "no TLS")
 
 
 def test_inspect_degrade_maintain_and_reload_say_what_they_did(memsvc: Commands) -> None:
