@@ -224,6 +224,10 @@ class AgentMemory:
         self._originals.put(id_, content, drops)
         return content
 
+    def is_short(self, text: str) -> bool:
+        """Whether a text is a handle, or the name of a recent turn, and not the id of a memory."""
+        return text.startswith(RECENT) or self._handles.id_of(text) != text
+
     def forget(
         self,
         ids: Iterable[str] = (),

@@ -169,7 +169,9 @@ class MemoryTools:
     @told
     def get_full_text(self, id: Id) -> Annotated[CallToolResult, FullText]:
         """Reads a memory in full."""
-        text = self._backend.ready().agent.full_text(id)
+        agent = self._backend.ready().agent
+        # Ids were given, and no handles; a part of an id must not come to mean a memory.
+        text = None if agent.is_short(id) else agent.full_text(id)
         if text is None:
             raise ToolError(f"no memory has the id {id!r}; take one that recall gave")
         return _result(FullText(id=id, text=text), text)
@@ -184,13 +186,17 @@ class MemoryTools:
     ) -> Forgotten:
         """Forgets memories."""
         wanted = list(dict.fromkeys(ids))
-        answer = self._backend.ready().agent.forget(
-            wanted,
-            mode=ForgetMode.HARD if mode == "erase" else ForgetMode.DECAY,
-            reason=reason,
-            validate_only=dry_run,
-        )
-        matched = set(answer.ids)
+        agent = self._backend.ready().agent
+        whole = [one for one in wanted if not agent.is_short(one)]
+        matched: set[str] = set()
+        if whole:
+            answer = agent.forget(
+                whole,
+                mode=ForgetMode.HARD if mode == "erase" else ForgetMode.DECAY,
+                reason=reason,
+                validate_only=dry_run,
+            )
+            matched = set(answer.ids)
         return Forgotten(
             mode=mode,
             changed=[one for one in wanted if one in matched],

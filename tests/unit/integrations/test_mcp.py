@@ -12,10 +12,18 @@ import pytest
 import uvicorn
 from mcp.server.mcpserver.exceptions import ToolError
 
-from memsvc.client import ClientError, HashingEmbedder, MemoryClient, Namespace, Timeouts
+from memsvc.client import (
+    ClientError,
+    HashingEmbedder,
+    MemoryClient,
+    Namespace,
+    NewMemory,
+    Timeouts,
+)
 from memsvc.integrations.mcp import Backend, make_server
 from memsvc.integrations.mcp.http import Listen, make_app
 from memsvc.integrations.mcp.protocol import TimedProtocol
+from memsvc.integrations.mcp.tools import MemoryTools
 from tests.unit.client.fake import FakeService, Running, refuse
 from tests.waiting import until
 
@@ -61,6 +69,25 @@ def test_calls_that_wait_for_a_service_that_hangs_fail_together_and_not_in_turn(
         thread.join(60)
     assert told == ["BUSY"] * callers
     assert len(running.service.calls("Health")) < callers
+    backend.close()
+
+
+def test_a_part_of_an_id_erases_nothing_while_it_is_called_not_found(running: Running) -> None:
+    """A handle was resolved that no model was given: the memory was gone, and "not found"."""
+    client = MemoryClient(running.address)
+    (made,) = client.write("acme/assistant", [NewMemory("The cat is called Minka.")]).results
+    backend = Backend(client, SPACE, None)
+    tools = MemoryTools(backend)
+    assert tools.recall("cat").structured_content["memories"][0]["id"] == made.id
+    short = made.id[-4:]
+    assert backend.ready().agent.full_text(short), "it is a handle"
+    for mode in "fade", "erase":
+        told = tools.forget([short, "recent:1"], mode=mode)
+        assert (told.changed, told.not_found) == ([], [short, "recent:1"])
+    assert not running.service.calls("Forget")
+    with pytest.raises(ToolError, match="no memory has the id"):
+        tools.get_full_text(short)
+    assert tools.forget([short, made.id], mode="erase").changed == [made.id]
     backend.close()
 
 
