@@ -6,8 +6,11 @@ the byte, positions and importances included.
 
 from __future__ import annotations
 
+import dataclasses
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,12 +32,23 @@ from memsvc.rpc.answers import query_response
 from memsvc.service.api import Control
 from memsvc.service.derived import search_settings
 from memsvc.service.node import Node
+from memsvc.service.positions import format_position
 from memsvc.service.querying import QueryService
 from memsvc.service.recalls import RecallBuffer
 from memsvc.service.search.costs import CostBook
 from memsvc.service.search.searcher import Searcher
+from memsvc.store import feed
 from tests.semantics.generate import Generator
-from tests.semantics.harness import DAY, HOUR, READER, REVIEWER, World, vector
+from tests.semantics.harness import (
+    DAY,
+    HOUR,
+    READER,
+    REVIEWER,
+    InlineBuilder,
+    World,
+    make_settings,
+    vector,
+)
 
 MakeWorld = Callable[..., World]
 CACHE: dict[str, Any] = {"query__cache": True, "query__cache_ms": 600_000}
@@ -217,6 +231,22 @@ def test_a_late_vector_ends_an_answer(kept: World) -> None:
     assert kept.ids(vector=vector(1)) == [found]
 
 
+@pytest.mark.parametrize("fields", [{}, {"filters": {"attributes.shade": "dark"}}], ids=str)
+def test_an_answer_that_is_kept_holds_nothing_of_the_search(
+    kept: World, fields: dict[str, Any]
+) -> None:
+    """Candidates are views of columns; judged on the records, these have every row of the agent."""
+    item = {"summary": "tea", "vector": vector(1), "metadata": {"attributes": {"shade": "dark"}}}
+    kept.write(*(item for _ in range(200)))
+    assert len(kept.ids(vector=vector(1), top_k=3, **fields)) == 3
+    (entry,) = kept.node.searcher.cache._entries.values()
+    (chosen,) = entry.kept.lists
+    columns = [getattr(chosen.hits, field.name) for field in dataclasses.fields(chosen.hits)]
+    arrays = [c for c in (*columns, chosen.stand_ins) if isinstance(c, np.ndarray)]
+    assert len(arrays) == 7
+    assert all(array.base is None and len(array) == 3 for array in arrays)
+
+
 def test_what_expires_is_gone_from_an_answer_that_was_kept(kept: World) -> None:
     short = kept.put(vector=vector(1), ttl_ms=5_000)
     long = kept.put(vector=vector(1), ttl_ms=60_000)
@@ -352,3 +382,35 @@ def test_upkeep_lets_go_of_what_nobody_asks_for_again(make_world: MakeWorld) -> 
     while len(cache):
         world.node.tick()
     assert cache.nbytes == 0
+
+
+def test_a_kept_answer_of_a_replica_ends_with_what_it_follows(
+    make_world: MakeWorld, folder: Path
+) -> None:
+    primary = make_world()
+    primary.put(vector=vector(1))
+    primary.close()
+    copied = shutil.copytree(primary.folder, folder / "replica")
+    primary.open()
+    settings = make_settings(copied, **CACHE)
+    replica = Node(
+        settings, clock=primary.clock, upkeep=False, follows=True, builders=InlineBuilder
+    )
+    request = QueryRequest(Namespace("acme", "helper"), vectors=(np.array(vector(1), np.float32),))
+    try:
+        replica.memory.query(READER, request, Control())
+        for _ in range(5):
+            hits, misses = hits_and_misses(replica)
+            replica.memory.query(READER, request, Control())
+            assert hits_and_misses(replica) == (hits + 1, misses)
+            new = primary.write({"summary": "new", "vector": vector(1)})[0]["id"]
+            with primary.node.store.read() as there, replica.store.read() as here:
+                records = list(feed.records(there, here.position))
+                position = format_position(there.store_id, there.epoch, there.position)
+            replica.follow(records)
+            asked = replace(request, min_position=position)
+            found = replica.memory.query(READER, asked, Control())
+            assert new in found.lists[0].ids and found.position == position
+            assert hits_and_misses(replica) == (hits + 1, misses + 1)
+    finally:
+        replica.stop()

@@ -8,7 +8,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
@@ -103,6 +103,10 @@ class Kept:
     until: int
     lists: tuple[Chosen, ...]
     token: str = ""
+
+    def owned(self) -> Kept:
+        """The same in memory of its own."""
+        return replace(self, lists=tuple(chosen.owned() for chosen in self.lists))
 
     @property
     def nbytes(self) -> int:

@@ -94,7 +94,7 @@ class Searcher:
         finally:
             self._slots.leave(who)
         if bounds is not None and key is not None and to_keep is not None:
-            self.cache.put(key, to_keep, bounds)
+            self.cache.put(key, to_keep.owned(), bounds)
         return answer
 
     def _kept(self, plan: Plan, key: bytes, bounds: CacheBounds) -> QueryAnswer | None:
