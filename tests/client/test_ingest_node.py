@@ -171,6 +171,21 @@ def test_without_vectors_words_find_it_and_given_again_it_gets_one(node: Node, s
         assert len(client.query(space, vector=vector, top_k=10).items) == 4
 
 
+def test_a_memory_that_grows_without_a_vector_and_loses_its_own_is_counted(
+    node: Node, space: str
+) -> None:
+    first, second = conversation("s1", 2)
+    embedder = Sometimes(64)
+    embedder.away = False
+    with client_of(node) as client, Ingestor(client, space, embedder, spill=None) as ingest:
+        ingest.add(first)
+        assert settled(ingest).without_vector == 0
+        embedder.away = True
+        ingest.add(second)
+        report = settled(ingest)
+    assert (report.written, report.grown, report.without_vector) == (1, 1, 1)
+
+
 def test_a_text_is_cut_into_pieces_and_given_twice_is_stored_once(node: Node, space: str) -> None:
     text = "\n\n".join(turn.text for turn in conversation("d", 30))
     with client_of(node) as client, Ingestor(client, space, EMBEDDER, spill=None) as ingest:

@@ -361,7 +361,7 @@ class Ingestor:
             if parcel.fate is Fate.REFUSED:
                 self._refusals.append(f"{one.chunk.key}: {parcel.why}")
                 log.warning("refused: %s: %s", one.chunk.key, parcel.why)
-            if parcel.fate is Fate.WRITTEN and self._has_embedder:
+            if parcel.fate in (Fate.WRITTEN, Fate.GROWN) and self._has_embedder:
                 self._counts["without_vector"] += parcel.vector is None
                 self._counts["unchecked"] += parcel.unchecked
         try:

@@ -25,10 +25,10 @@ class IngestReport:
     refused: int = 0
     """The service does not take them as they are."""
     without_vector: int = 0
-    """Of those written: found by words only, because the embedder gave no vector."""
+    """Of those written or grown: found by words only, because the embedder gave no vector."""
     unchecked: int = 0
-    """Of those written: not compared with the memories there are, because these could not be
-    searched by vector."""
+    """Of those written or grown: not compared with the memories there are, because these could not
+    be searched by vector."""
     replayed: int = 0
     """Were left by an earlier process."""
     pending: int = 0
