@@ -1,13 +1,11 @@
-"""Kept answers: whatever happens to a store, they are those that a search would give.
-
-The searcher beside a node searches the same store and keeps nothing, so the two must agree to
-the byte, positions and importances included.
-"""
+"""Kept answers: what must end one, and what must not be one."""
 
 from __future__ import annotations
 
 import dataclasses
 import shutil
+import sys
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,28 +15,18 @@ import numpy as np
 import pytest
 
 from memsvc.domain import filters
-from memsvc.domain.errors import MemsvcError
 from memsvc.domain.types import (
     Caller,
     DegradedLevel,
     LateVector,
-    Mode,
     Namespace,
     QueryRequest,
-    RankOptions,
     WriteRequest,
 )
-from memsvc.rpc.answers import query_response
 from memsvc.service.api import Control
-from memsvc.service.derived import search_settings
 from memsvc.service.node import Node
 from memsvc.service.positions import format_position
-from memsvc.service.querying import QueryService
-from memsvc.service.recalls import RecallBuffer
-from memsvc.service.search.costs import CostBook
-from memsvc.service.search.searcher import Searcher
 from memsvc.store import feed
-from tests.semantics.generate import Generator
 from tests.semantics.harness import (
     DAY,
     HOUR,
@@ -49,149 +37,15 @@ from tests.semantics.harness import (
     make_settings,
     vector,
 )
+from tests.semantics.kept_answers import CACHE, hits_and_misses, hits_of, told
 
 MakeWorld = Callable[..., World]
-CACHE: dict[str, Any] = {"query__cache": True, "query__cache_ms": 600_000}
-
-
-class Beside:
-    """Answers from the store of a node without keeping any."""
-
-    def __init__(self, node: Node) -> None:
-        settings = replace(search_settings(node.settings), cache=None)
-        self.searcher = Searcher(node.views, settings, CostBook(node.costs))
-        self.recalls = RecallBuffer()
-        self.service = QueryService(
-            node.store,
-            self.searcher,
-            node.generations,
-            node.degradation,
-            self.recalls,
-            node.progress,
-            node.memory.settings,
-            clock=node.clock,
-            own_log_wait_s=lambda: 0.0,
-        )
-
-
-def told(service: QueryService, caller: Caller, request: QueryRequest) -> bytes | str:
-    """The serialised answer, or why there is none."""
-    try:
-        return query_response(service.query(caller, request, Control()))
-    except MemsvcError as error:
-        return f"{error.code} {error}"
-
-
-def hits_and_misses(node: Node) -> tuple[float, float]:
-    """How often an answer was there, and was not."""
-    found = {
-        labels["result"]: value
-        for name, labels, value in node.metrics.samples()
-        if name == "memsvc_query_cache_total"
-    }
-    return found.get("hit", 0.0), found.get("miss", 0.0)
-
-
-class Life:
-    """Random changes of a store, and questions that come again and again."""
-
-    def __init__(self, seed: int, world: World) -> None:
-        self.draw = Generator(seed)
-        self.world = world
-        self.beside = Beside(world.node)
-        questions = [self.draw.query(world.clock.now) for _ in range(12)]
-        ranks = (None, None, RankOptions(), RankOptions(0.0, 0.5, 0.5, HOUR, 1, 40, 4))
-        self.questions = [
-            q if q.mode is Mode.BROWSE or q.ids else replace(q, rank=self.draw.rng.choice(ranks))
-            for q in questions
-        ]
-
-        self.write()
-
-    def write(self) -> None:
-        """Something that is accepted; many of what is drawn names ids that are not there."""
-        for _ in range(50):
-            request = self.draw.write(self.world.clock.now)
-            try:
-                answer = self.world.node.memory.write(REVIEWER, request, Control())
-            except MemsvcError:
-                continue
-            self.draw.ids += [r.id for r in answer.results]
-            return
-
-    def change(self) -> None:
-        node, clock, rng = self.world.node, self.world.clock, self.draw.rng
-        kinds = {"write": 8, "forget": 3, "turn": 8, "sweep": 4, "flush": 2, "seal": 1, "merge": 1,
-                 "purge": 1}  # fmt: skip
-        (kind,) = rng.choices(list(kinds), list(kinds.values()))
-        if kind == "write":
-            self.write()
-        elif kind == "forget":
-            try:
-                node.memory.forget(REVIEWER, self.draw.forget(clock.now), Control())
-            except MemsvcError:
-                return
-        elif kind == "turn":
-            clock.turn(rng.choice((1, 1_000, 1_000, HOUR, 7 * HOUR, DAY)))
-        elif kind == "sweep":
-            node.sweep()
-        elif kind == "flush":
-            node.upkeep.flush_recalls()
-        else:
-            getattr(self.world, kind)()
-
-    def ask(self) -> None:
-        asked = self.draw.rng.sample(self.questions, 4)
-        for number, request in enumerate((*asked, *asked)):
-            if number == len(asked):
-                self.world.clock.turn(self.draw.rng.choice((0, 1, 1_000, HOUR)))
-            caller = REVIEWER if self.draw.chance(0.5) else READER
-            kept = told(self.world.node.memory, caller, request)
-            assert kept == told(self.beside.service, caller, request), request
-        # What was selected counts, whether it was searched for or kept.
-        mine = self.world.node.recalls
-        with mine._lock, self.beside.recalls._lock:
-            assert mine._pending == self.beside.recalls._pending
-
-    def go(self, steps: int) -> None:
-        try:
-            for _ in range(steps):
-                self.change()
-                if not self.world.node.recalls._pending:
-                    self.beside.recalls.take()  # they were flushed
-                self.ask()
-        finally:
-            self.beside.searcher.close()
-
-
-@pytest.mark.parametrize("seed", range(6), ids=lambda n: f"seed-{n}")
-def test_a_kept_answer_is_the_one_that_a_search_gives(seed: int, make_world: MakeWorld) -> None:
-    world = make_world(storage__seal_rows=10, **CACHE)
-    Life(seed, world).go(40)
-    hits, misses = hits_and_misses(world.node)
-    assert hits > 20 and misses > 20, "the questions came too rarely, or never again"
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("seed", range(100, 160), ids=lambda n: f"seed-{n}")
-def test_kept_answers_of_a_long_life(seed: int, make_world: MakeWorld) -> None:
-    Life(seed, make_world(storage__seal_rows=10, **CACHE)).go(200)
-
-
-# -- one by one: what must end an answer, and what must not be one ----------------------------
 
 
 @pytest.fixture
 def kept(make_world: MakeWorld) -> World:
     """A world that keeps answers."""
     return make_world(**CACHE)
-
-
-def hits_of(world: World, call: Callable[[], object]) -> float:
-    """How many kept answers a call was given."""
-    before, _ = hits_and_misses(world.node)
-    call()
-    return hits_and_misses(world.node)[0] - before
 
 
 def test_answers_are_not_kept_unless_asked_for(world: World) -> None:
@@ -414,3 +268,32 @@ def test_a_kept_answer_of_a_replica_ends_with_what_it_follows(
             assert hits_and_misses(replica) == (hits + 1, misses + 1)
     finally:
         replica.stop()
+
+
+def test_threads_that_ask_the_same_find_what_each_has_written(kept: World) -> None:
+    """An answer must be kept for the position it was searched at, not for a later one."""
+    failures: list[BaseException] = []
+
+    def live() -> None:
+        try:
+            for _ in range(60):
+                new = kept.put(vector=vector(1))
+                for _ in range(3):
+                    assert new in kept.ids(vector=vector(1), top_k=200)
+                kept.forget(ids=[new], mode="HARD")
+                assert new not in kept.ids(vector=vector(1), top_k=200)
+        except BaseException as error:
+            failures.append(error)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        threads = [threading.Thread(target=live) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert not failures, failures[0]
+    assert hits_and_misses(kept.node)[0] > 0
