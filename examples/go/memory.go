@@ -28,6 +28,7 @@ const (
 	readTimeout   = 5 * time.Second // of one attempt, unless the context has a deadline
 	changeTimeout = 10 * time.Second
 	attempts      = 8
+	longestPause  = 30 * time.Second // who is asked to wait longer is told instead
 	tokenKey      = "x-memory-token"
 )
 
@@ -192,7 +193,7 @@ func RefusalOf(err error) *Refusal {
 func (r *Refusal) Pause() (time.Duration, bool) {
 	switch {
 	case r.RetryAfter > 0:
-		return r.RetryAfter, true
+		return r.RetryAfter, r.RetryAfter <= longestPause
 	case r.Reason == "NOT_PRIMARY": // a switch-over: the connection finds the new primary within a second
 		return 200 * time.Millisecond, true
 	default:

@@ -18,6 +18,7 @@ from memsvc.v1 import memory_service_pb2_grpc
 
 READ_S, CHANGE_S = 5.0, 10.0  # deadlines of one attempt
 ATTEMPTS = 8
+LONGEST_PAUSE_S = 30.0  # who is asked to wait longer is told instead
 
 
 def connect(nodes: Sequence[str], service_config: Path) -> grpc.Channel:
@@ -67,7 +68,7 @@ class Refusal(Exception):
     def pause_s(self) -> float | None:
         """Seconds after which the same call may be sent again; None when that cannot help."""
         if self.retry_after_s is not None:
-            return self.retry_after_s
+            return self.retry_after_s if self.retry_after_s <= LONGEST_PAUSE_S else None
         # A switch-over: the channel finds the new primary within a second.
         return 0.2 if self.reason == "NOT_PRIMARY" else None
 

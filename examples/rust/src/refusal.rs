@@ -6,6 +6,9 @@ use std::time::Duration;
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
+/// Who is asked to wait longer is told instead.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
 #[derive(Debug)]
 pub struct Refusal {
     pub code: Code,
@@ -24,6 +27,7 @@ impl Refusal {
         let moving = self.reason == "NOT_PRIMARY" || self.unreachable();
         self.retry_after
             .or(moving.then_some(Duration::from_millis(200)))
+            .filter(|pause| *pause <= LONGEST_PAUSE)
     }
 
     /// True when no node answered: whatever memsvc says has a reason. tonic repeats nothing by

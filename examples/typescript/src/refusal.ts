@@ -2,6 +2,9 @@ import { Metadata, ServiceError, status } from "@grpc/grpc-js";
 import { BadRequest, ErrorInfo, RetryInfo } from "nice-grpc-error-details";
 import { Status } from "nice-grpc-error-details/lib/proto/google/rpc/status.js";
 
+/** Who is asked to wait longer is told instead. */
+const LONGEST_PAUSE_MS = 30_000;
+
 /** One field that is wrong. */
 export interface Violation {
   field: string;
@@ -46,7 +49,8 @@ export class Refusal extends Error {
 
   /** Milliseconds after which the same call may be sent again; undefined when that cannot help. */
   pauseMs(): number | undefined {
-    return this.retryAfterMs ?? (this.reason === "NOT_PRIMARY" ? 200 : undefined);
+    const pauseMs = this.retryAfterMs ?? (this.reason === "NOT_PRIMARY" ? 200 : Infinity);
+    return pauseMs <= LONGEST_PAUSE_MS ? pauseMs : undefined;
   }
 }
 

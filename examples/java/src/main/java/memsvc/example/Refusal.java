@@ -16,6 +16,7 @@ import java.util.Optional;
 /** What a refused call said. */
 final class Refusal extends Exception {
   private static final long serialVersionUID = 1;
+  private static final Duration LONGEST_PAUSE = Duration.ofSeconds(30); // else it is told
 
   final Status.Code code;
   final String reason;
@@ -52,6 +53,6 @@ final class Refusal extends Exception {
       // A switch-over: the channel finds the new primary within a second.
       return Optional.of(Duration.ofMillis(200));
     }
-    return Optional.ofNullable(retryAfter);
+    return Optional.ofNullable(retryAfter).filter(pause -> pause.compareTo(LONGEST_PAUSE) <= 0);
   }
 }
