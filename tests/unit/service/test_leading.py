@@ -1,0 +1,23 @@
+"""What a node that follows another tells those who want to change something."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from memsvc.domain.errors import FailedPrecondition
+from memsvc.service.leading import Leading, Primary
+
+
+@pytest.mark.parametrize("address", ["", "10.0.0.1:8848"])
+def test_a_primary_that_is_not_known_is_not_named_by_an_empty_address(address: str) -> None:
+    """Clients that follow what a refusal names asked nobody."""
+    store: Any = SimpleNamespace(follower=True)
+    leading = Leading(store, cast(Any, None), cast(Any, SimpleNamespace(leads=True)))
+    leading.primary = lambda: Primary(address)
+    with pytest.raises(FailedPrecondition) as caught:
+        leading.guard()
+    assert caught.value.reason == "NOT_PRIMARY"
+    assert caught.value.metadata == ({"primary": address} if address else {})
