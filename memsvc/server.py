@@ -36,7 +36,7 @@ from memsvc.rpc.server import RpcOptions, RpcServer
 from memsvc.service import allocator, logs, traces
 from memsvc.service.access import Access, Gate
 from memsvc.service.admin import AdminService
-from memsvc.service.certificates import CertificateWrong, days_left, good_until
+from memsvc.service.certificates import Ending, days_left
 from memsvc.service.cores import readers_of
 from memsvc.service.limits import CallPool, RateLimiter
 from memsvc.service.listening import ListenError, tls_of
@@ -138,12 +138,8 @@ class Server:
         if (files := tls_of(settings)) is None:
             return
         files.check()
-        try:
-            self.node.certificate_until = good_until(files.cert_file, files.key_file)
-        except CertificateWrong as error:
-            log.error("server.tls.cert_file: clients will refuse %s: %s", files.cert_file, error)
-            return
-        if soon := days_left(self.node.certificate_until, self.node.clock()):
+        self.node.certificate_until = until = Ending(files).until
+        if soon := days_left(until(), self.node.clock()):
             log.warning("%s", soon)
 
     def _readers(self, settings: Settings) -> tuple[Crew | None, MeetingPlace | None]:

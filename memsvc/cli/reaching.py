@@ -22,7 +22,7 @@ _OTHER_NAME: Final = (62, 64)  # X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADD
 
 EXPIRED: Final = (
     "the certificate of the service has expired: put a new one where its server.tls.cert_file "
-    "says, and restart it"
+    "says; it needs no restart"
 )
 NOT_YET_VALID: Final = "the clock here is wrong, or that of where the certificate was made"
 OTHER_NAME: Final = (

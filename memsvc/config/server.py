@@ -19,7 +19,7 @@ class Tls(Section):
     cert_file: str = key(
         "",
         "Certificate chain of the server, PEM. Set together with key_file. Empty: connections "
-        "are not encrypted.",
+        "are not encrypted. When the files are replaced, new connections are shown the new one.",
         reload=False,
         expects="a path, or empty",
     )

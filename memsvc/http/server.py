@@ -18,6 +18,7 @@ import uvicorn
 
 from memsvc.config import Settings, parse_listen
 from memsvc.http.protocol import Protocol
+from memsvc.service.certificates import Renewal
 from memsvc.service.listening import ListenError, TlsFiles, tls_of
 
 START_SECONDS: Final = 10.0
@@ -88,6 +89,9 @@ class HttpServer:
             h11_max_incomplete_event_size=16 * 1024,
             **_tls(options.tls),
         )
+        if options.tls:
+            config.load()
+            _renew(config, options.tls)
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(
             target=self._server.run, kwargs={"sockets": [bound]}, name="memsvc-http", daemon=True
@@ -152,3 +156,26 @@ def _tls(files: TlsFiles | None) -> dict[str, Any]:
         settings["ssl_ca_certs"] = files.client_ca_file
         settings["ssl_cert_reqs"] = ssl.CERT_REQUIRED
     return settings
+
+
+def _renew(config: uvicorn.Config, files: TlsFiles) -> None:
+    """Has a certificate that is replaced on disk shown to whoever connects from then on."""
+    context, renewal = config.ssl, Renewal(files)
+    assert context is not None
+    shown = context
+
+    def greeted(connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+        nonlocal shown
+        if renewal.renewed():
+            # Another one: a connection that has begun takes no changes of its own.
+            fresh = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            try:
+                fresh.load_cert_chain(files.cert_file, files.key_file)
+                shown = fresh
+            except (OSError, ssl.SSLError) as error:  # replaced once more
+                _log.warning("the certificate was not taken: %s", error)
+        if shown is not context:
+            connection.context = shown
+
+    # Called at the beginning of each handshake, with a name or without.
+    context.sni_callback = greeted

@@ -106,7 +106,7 @@ class Node:
         self.metrics = metrics or Metrics()
         check_index(settings)
         self._stopped = False
-        self.certificate_until = 0
+        self.certificate_until: Callable[[], int] = lambda: 0
         """UTC ms of the end of the certificate that clients are shown; 0 = there is none."""
         self._ready = True
         self._generations_changed = False

@@ -39,7 +39,8 @@ class Telling:
             reasons.append(node.snapshots.trouble)
         primary = node.leading.primary()
         reasons += node.leading.troubles
-        if node.certificate_until and (soon := days_left(node.certificate_until, node.clock())):
+        until = node.certificate_until()
+        if until and (soon := days_left(until, node.clock())):
             reasons.append(soon)
         if node.checkup.stalled:
             reasons.append("the disk of the data directory does not answer: changes are refused")

@@ -76,6 +76,7 @@ TRIED = {
         "test_config_check_finds_a_certificate_that_clients_will_refuse",
         "test_a_certificate_that_ends_soon_is_told_before_clients_refuse_the_node",
         "test_an_expired_certificate_is_told_though_a_name_has_several_addresses",
+        "test_a_renewed_certificate_is_shown_without_a_restart",
     },
     "Answers are degraded": {"test_degrading_by_hand_and_taking_it_back"},
     "Writes are refused: `STORE_FULL`, `QUOTA_ITEMS`, `QUOTA_BYTES`": {

@@ -13,10 +13,11 @@ import pytest
 from memsvc.http.app import AppOptions, HttpApp
 from memsvc.http.server import HttpOptions, HttpServer
 from memsvc.rpc.server import RpcOptions, RpcServer
+from memsvc.service.certificates import Ending
 from memsvc.service.listening import ListenError, TlsFiles
 from memsvc.v1 import memory_service_pb2 as pb
 from memsvc.v1 import memory_service_pb2_grpc
-from tests.certificates import Authority, Pair, make_authority
+from tests.certificates import Authority, Pair, make_authority, make_pair
 from tests.edges.harness import Edge, make_edge, rpc_server
 
 
@@ -99,3 +100,36 @@ def test_certificate_that_cannot_be_used_names_the_setting(
         rpc.start()
     with pytest.raises(ListenError, match=r"server\.tls"):
         serve(edge, mixed).start()
+
+
+def shown(port: int) -> bytes:
+    """The certificate that a listener shows, whatever it is."""
+    return ssl.get_server_certificate(("127.0.0.1", port), timeout=10).strip().encode()
+
+
+def test_a_renewed_certificate_is_shown_without_a_restart(tmp_path: Path) -> None:
+    pair, later = make_pair(tmp_path, "now", days=1), make_pair(tmp_path, "later", days=90)
+    files = TlsFiles(str(pair.cert), str(pair.key))
+    http = serve(make_edge(), files)
+    http.start()
+    try:
+        with rpc_server(make_edge(), tls=files) as rpc:
+            ports, first = (rpc.port, http.port), pair.cert.read_bytes().strip()
+            assert [shown(port) for port in ports] == [first, first]
+            ending = Ending(files)
+            before = ending.until()
+            # Between the writing of the one file and of the other nothing changes.
+            later.cert.rename(pair.cert)
+            assert [shown(port) for port in ports] == [first, first]
+            assert ending.until() == before
+            later.key.rename(pair.key)
+            second = pair.cert.read_bytes().strip()
+            assert [shown(port) for port in ports] == [second, second]
+            assert ending.until() > before
+            assert ask(rpc.port, pair).ready
+            # What cannot be used, or is not there, ends nothing.
+            pair.cert.write_text("none")
+            pair.key.unlink()
+            assert [shown(port) for port in ports] == [second, second]
+    finally:
+        http.stop(1)
