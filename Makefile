@@ -22,13 +22,12 @@ help: ## Show this list
 venv: $(STAMP) ## Make .venv with everything the other targets need
 
 $(STAMP): pyproject.toml requirements.lock
-	@echo "installing into $(VENV) (some 40 s of work, several minutes on a busy machine)"
+	@echo "installing into $(VENV) (some 35 s of work, several minutes on a busy machine)"
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	@# The one that comes with Python 3.11 takes more than twice the time to choose the packages.
 	@$(BIN)/pip install --quiet --upgrade 'pip>=26'
+	@# Compiled is what is used, when it is used first: less than half.
 	@$(BIN)/pip install -qq --no-compile --only-binary :all: -c requirements.lock -e '.[local,endpoint,s3,otel,mcp,langgraph,bench,dev]'
-	@# On all processors; pip does it on one.
-	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib memsvc replicas
 	@touch $@
 
 demo: $(STAMP) ## Start a node, write memories, find them again, forget one
