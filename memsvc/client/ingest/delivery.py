@@ -62,6 +62,8 @@ class Delivery:
             error = self._send_with_retries(parcels)
         except Exception as failed:  # the thread must go on, and somebody be told
             error = failed
+        except BaseException as ended:  # also by what ends another thread, or a coroutine
+            error = RuntimeError(f"the embedder raised {type(ended).__name__}: {ended}")
         self._embedded = {
             parcel.chunk.key: (parcel.chunk.content, parcel.vector)
             for parcel in parcels

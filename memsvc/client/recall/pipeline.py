@@ -194,8 +194,10 @@ class RecallPipeline:
         try:
             assert self._embedder is not None
             future.set_result(embed_each(self._embedder, [text]))
-        except BaseException as error:
+        except Exception as error:
             future.set_exception(error)
+        except BaseException as ended:  # is not to end the thread that asks
+            future.set_exception(RuntimeError(f"{type(ended).__name__}: {ended}"))
         finally:
             self._embedding_now.release()
 

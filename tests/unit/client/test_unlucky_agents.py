@@ -6,11 +6,13 @@ import asyncio
 import os
 import pickle
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import grpc
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from memsvc.client import (
     AgentMemory,
@@ -18,6 +20,7 @@ from memsvc.client import (
     ClientError,
     ForgetMode,
     Forgotten,
+    HashingEmbedder,
     IngestSettings,
     MemoryClient,
     NewMemory,
@@ -215,6 +218,33 @@ def test_one_memory_serves_several_event_loops(running: Running) -> None:
     asyncio.run(memory.close())
     stored = "\n".join(hit.content for hit in running.service.memories["acme", "bot"].values())
     assert all(f"Loop {number} says {n}." in stored for number in range(4) for n in range(5))
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, asyncio.CancelledError])
+def test_an_embedder_that_would_end_a_thread_ends_none(
+    running: Running, client: MemoryClient, kind: type[BaseException]
+) -> None:
+    """The thread of the ingestor died of it, and what was remembered waited for ever, unseen; a
+    recall ended the agent."""
+
+    class Ending(HashingEmbedder):
+        ends = True
+
+        def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+            if self.ends:
+                raise kind("over")
+            return super().embed(texts)
+
+    embedder = Ending(8)
+    settings = IngestSettings(pause_s=0.05)
+    with AgentMemory(client, SPACE, embedder=embedder, ingest=settings) as memory:
+        memory.remember(Turn("The cat is called Minka."))
+        with pytest.raises(RuntimeError, match=f"the embedder raised {kind.__name__}: over"):
+            memory.flush()
+        assert memory.recall("cat").degraded == "EMBEDDER_FAILED"
+        embedder.ends = False
+        until(lambda: not memory.flush().pending)
+        assert not memory.recall("cat").degraded
 
 
 def test_an_error_says_its_reason_and_survives_the_way_from_a_worker(
