@@ -13,6 +13,10 @@ import grpc
 import pytest
 
 from memsvc.admin.v1 import admin_service_pb2 as admin_pb
+from memsvc.service.snapshots.copying import copy_snapshot
+from memsvc.service.snapshots.objects import ObjectPlace
+from memsvc.service.snapshots.places import place_of
+from memsvc.service.snapshots.verifying import verify
 from tests.scenarios import harness as h
 from tests.scenarios import replication as r
 from tests.scenarios.object_store import SECRET, ObjectStore, credentials
@@ -261,3 +265,29 @@ def test_a_replica_takes_snapshots_of_its_own_beside_those_of_its_primary(
     assert told("restore", its.path, "--to", tmp_path / "r")["memories"] == 50
     restored = make_node("restored", data_dir=tmp_path / "r").start()
     assert contents(restored) and len(contents(restored)) == 50
+
+
+def test_segment_files_that_another_primary_removed_while_they_were_sent_are_sent_again(
+    make_node: MakeNode, store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A primary that was cut off does not know that its successor tidies the same prefix."""
+    node = make_node().start()
+    h.fill(node, range(200))
+    node.maintain(seal_min_rows=1)
+    (made,) = place_of(told("backup", "--to", tmp_path / "backup", node=node)["path"]).snapshots()
+    here, there = (place_of(store.address("two")) for _ in range(2))
+    assert isinstance(here, ObjectPlace)
+    write, tidied = here._write, []
+
+    def tidy_before_the_manifest(key: str, data: bytes | bytearray) -> None:
+        if key.endswith("snapshot.json"):
+            there.sweep(lambda _name: False)
+            tidied.append(key)
+        write(key, data)
+
+    monkeypatch.setattr(here, "_write", tidy_before_the_manifest)
+    name = "20261130T101500.250Z"
+    copy_snapshot(made, here, name)
+    assert len(tidied) == 1
+    (found,) = there.snapshots()
+    assert verify(found).sound

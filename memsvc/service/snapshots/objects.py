@@ -16,7 +16,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -107,13 +107,13 @@ class ObjectPlace:
             if any(have.get(key) != size for key, size in pieces.items()):
                 self._send(pieces, read(file))
         self._write(self._key(name, MANIFEST_NAME), manifest.to_json().encode())
+        try:
+            self._send_again(name, manifest, read)
+        except BaseException:
+            with suppress(MemsvcError, OSError):
+                self._delete([self._key(name, MANIFEST_NAME)])
+            raise
         self._manifests[name] = manifest
-        # A node that was primary before may have removed segment files while nobody listed them.
-        have = self._list(SEGMENTS)
-        for file in manifest.files:
-            pieces = dict(self._pieces(name, file))
-            if file.path.startswith(f"{SEGMENTS}/") and not pieces.keys() <= have.keys():
-                self._send(pieces, read(file))
         return Found(self, name, manifest, where)
 
     def workshop(self, name: str, data_dir: Path) -> Path:
@@ -171,6 +171,15 @@ class ObjectPlace:
         for key in keys:
             self._write(key, waiting[:PIECE_BYTES])
             del waiting[:PIECE_BYTES]
+
+    def _send_again(self, name: str, manifest: SnapshotManifest, read: Read) -> None:
+        """A node that was primary before, or is since, may have removed segment files that no
+        manifest listed yet; from now on one does."""
+        have = self._list(SEGMENTS)
+        for file in manifest.files:
+            pieces = dict(self._pieces(name, file))
+            if file.path.startswith(f"{SEGMENTS}/") and not pieces.keys() <= have.keys():
+                self._send(pieces, read(file))
 
     def _write(self, key: str, data: bytes | bytearray) -> None:
         with self._asking("write"):
