@@ -55,7 +55,7 @@ class Node:
         self.host = "127.0.0.1"
         self.port, self.http_port = free_port(), free_port()
         self.network = ""
-        self.fresh = False
+        self.fresh = not hasattr(os, "pidfd_open")  # forking needs it; Linux has it
         self.settings: dict[str, Any] = {
             "server.listen": f"127.0.0.1:{self.port}",
             "server.http_listen": f"127.0.0.1:{self.http_port}",
