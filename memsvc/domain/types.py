@@ -371,7 +371,8 @@ class StoreFacts:
 
 @dataclass(frozen=True, slots=True)
 class HealthAnswer:
-    """How a node is."""
+    """How a node is. ``takes_calls`` is another thing than ``ready`` where a node answers whoever
+    asks it, and should not be asked: where its clock is wrong."""
 
     ready: bool
     role: str
@@ -385,6 +386,8 @@ class HealthAnswer:
     lag_positions: int = 0
     lag_ms: int = 0
     epoch: int = 0
+    takes_calls: bool | None = None
+    """None = as ``ready``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ _MEMORY: Final = memory_service_pb2.DESCRIPTOR.services_by_name["MemoryService"]
 WHOLE_NODE: Final = ""
 """The node takes calls."""
 MEMORY_SERVICE: Final = _MEMORY.full_name
-"""The node is fit for reads: it takes calls, and on a replica the lag is small."""
+"""The node is fit for reads: it is ready, and on a replica the lag is small."""
 WRITES: Final = _MEMORY.methods_by_name["Write"].full_name
 """The node takes Write and Forget: a primary, or one that stands alone."""
 ADMIN_SERVICE: Final = admin_service_pb2.DESCRIPTOR.services_by_name["AdminService"].full_name
@@ -47,10 +47,11 @@ class Serving:
         if health.role != "replica":
             self._reads = Recovery()
         near = self._reads.check(not max_lag_ms or health.lag_ms <= max_lag_ms)
-        ready = health.ready
+        takes_calls = health.ready if health.takes_calls is None else health.takes_calls
         return {
-            WHOLE_NODE: ready,
-            MEMORY_SERVICE: ready and near,
-            WRITES: ready and health.role != "replica",
-            ADMIN_SERVICE: ready,
+            # By this name nodes are restarted, which mends no clock.
+            WHOLE_NODE: takes_calls,
+            MEMORY_SERVICE: health.ready and near,
+            WRITES: takes_calls and health.role != "replica",
+            ADMIN_SERVICE: takes_calls,
         }

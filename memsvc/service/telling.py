@@ -54,8 +54,10 @@ class Telling:
             damaged_files=node.maintenance.damaged_files,
             cold_resident_bytes=node.cold_pages.resident,
         )
+        takes_calls = node.ready and not node.displaced
         return HealthAnswer(
-            ready=node.ready and not node.displaced and not node.leading.skewed,
+            ready=takes_calls and not node.leading.skewed,
+            takes_calls=takes_calls,
             role=self._role(),
             position=self._seen.text,
             degraded=node.degradation.current,

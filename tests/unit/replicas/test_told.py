@@ -35,6 +35,7 @@ def test_a_replica_with_a_wrong_clock_says_so_and_is_not_ready(
     until(lambda: not b.node.health().ready, 30, "it to find out")
     side = "ahead of" if ahead > 0 else "behind"
     assert f"s {side} the primary's" in " ".join(b.node.health().reasons)
+    assert b.node.health().takes_calls, "a restart mends no clock"
     assert a.node.health().ready, "whose clock counts"
     off[0] = 0
     until(lambda: b.node.health().ready, 30, "the clock to be right")

@@ -62,3 +62,8 @@ def test_a_promoted_replica_that_lagged_serves_reads_at_once() -> None:
     assert serving.look(REPLICA, LIMIT_MS)[MEMORY_SERVICE]
     assert not serving.look(lagging(LIMIT_MS + 1), LIMIT_MS)[MEMORY_SERVICE]
     assert serving.look(replace(REPLICA, role="primary"), LIMIT_MS)[MEMORY_SERVICE]
+
+
+def test_a_replica_with_a_wrong_clock_serves_no_reads_and_is_not_restarted_for_it() -> None:
+    told = Serving().look(replace(REPLICA, ready=False, takes_calls=True), LIMIT_MS)
+    assert told == {MEMORY_SERVICE: False, WHOLE_NODE: True, ADMIN_SERVICE: True, WRITES: False}
