@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import pickle
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -28,7 +29,6 @@ from memsvc.client import (
     Timeouts,
     Turn,
 )
-from memsvc.client.recall.touches import UsedTouches
 from tests.unit.client.fake import FakeService, Running, refuse
 from tests.waiting import until
 
@@ -266,20 +266,27 @@ def test_an_error_says_its_reason_and_survives_the_way_from_a_worker(
     assert vars(error) == vars(caught.value) and error.metadata == {}
 
 
+FORKING = """
+import os
+from memsvc.client import MemoryClient
+from memsvc.client.recall.touches import UsedTouches
+
+class Silent(MemoryClient):
+    def write(self, *given, **more):
+        return None
+
+used = UsedTouches(Silent("127.0.0.1:1"))
+used.add("acme/bot", ["x"])
+assert used.flush(60)
+child = os.fork()
+if not child:
+    used.add("acme/bot", ["y"])
+    os._exit(0 if used.flush(60) else 1)
+_, status = os.waitpid(child, 0)
+assert os.waitstatus_to_exitcode(status) == 0, status
+"""
+
+
 def test_touches_of_a_forked_child_are_sent_by_a_thread_of_its_own() -> None:
     """The thread is the parent's: the child waited for it to the end of every time limit."""
-
-    class Silent(MemoryClient):
-        def write(self, *given: Any, **more: Any) -> Any:
-            return None
-
-    used = UsedTouches(Silent("127.0.0.1:1"))
-    used.add(SPACE, ["x"])
-    assert used.flush(60)
-    child = os.fork()
-    if not child:
-        used.add(SPACE, ["y"])
-        os._exit(0 if used.flush(60) else 1)
-    _, status = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(status) == 0
-    used.close(60)
+    subprocess.run([sys.executable, "-c", FORKING], check=True, timeout=120)
