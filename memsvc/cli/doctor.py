@@ -65,6 +65,8 @@ def doctor(
         findings: list[Finding] = []
         if not as_json:
             _head(client, where, health.version, health.ready)
+            for reason in health.reasons:
+                click.echo(f"  because {clean(reason)}")
         try:
             for finding in examination.run():
                 findings.append(finding)

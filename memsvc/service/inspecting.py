@@ -54,7 +54,10 @@ def look_inside(
                 "forced": node.degradation.forced,
             },
             "rebuild": _rebuild_facts(node.rebuilds.facts()),
-            "replication": node.leading.facts(snapshot.position),
+            "replication": {
+                **node.leading.facts(snapshot.position),
+                "troubles": node.leading.troubles,
+            },
             "waiting_for_erasure": snapshot.count("erasures"),
             "dirty_since": snapshot.dirty_since,
             "views_bytes": node.views.nbytes,

@@ -37,6 +37,12 @@ def test_a_healthy_service_passes_and_nothing_is_left(memsvc: Commands) -> None:
     assert not any(memsvc.service.memories.values())
 
 
+def test_what_health_gives_as_reason_is_told_first(by_words: Commands) -> None:
+    by_words.service.ready = False
+    lines = by_words.run("doctor").stdout.splitlines()
+    assert "NOT READY" in lines[0] and lines[1] == "  because starting"
+
+
 def test_without_an_embedder_vectors_from_hashes_stand_in(by_words: Commands) -> None:
     code, report = examine(by_words)
     assert code == 0 and report["embedder"] is None

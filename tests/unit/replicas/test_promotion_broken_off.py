@@ -9,6 +9,7 @@ import pytest
 
 from memsvc.domain.group import EPOCHS_APART, Role, Seen
 from memsvc.domain.replication import Standing
+from memsvc.service.admin import AdminService
 from replicas import group as groups
 from replicas.advice import advice
 from tests.unit.replicas.members import Member, await_level, make_members
@@ -89,6 +90,8 @@ def test_a_broken_off_promotion_accepts_no_loss_and_says_what_it_waits_for(
     crash_after_fencing(b)
     until(lambda: "--force" in " ".join(c.node.health().reasons), 30, "the other to say so")
     assert f"--address for-clients-of-{c.listen}" in " ".join(c.node.health().reasons)
+    inspected = AdminService(c.node).inspect("", "", False, 0, "")["replication"]
+    assert isinstance(inspected, dict) and inspected["troubles"] == c.node.leading.troubles
     c.stop()
     b.start()
     until(lambda: "may be missing" in " ".join(b.node.health().reasons), 30, "it to say so")
