@@ -275,10 +275,10 @@ def test_calls_that_wait_for_a_primary_do_not_storm_the_nodes(nodes: Nodes) -> N
         node.service.hook = not_primary("")
     with RoutedClient(addresses, routing=Routing(check_interval=60)) as client:
         with pytest.raises(ClientError) as caught:
-            client.write(NS, [NewMemory("one")], timeout=2)
+            client.write(NS, [NewMemory("one")], timeout=6)
         assert caught.value.reason == "NO_PRIMARY"
     for call in ("Health", "Write"):
-        assert 2 <= max(nodes.asked(call)) <= 20
+        assert 2 <= max(nodes.asked(call)) <= 25
 
 
 def test_a_lagging_replica_answers_marked_when_there_is_nobody_else(nodes: Nodes) -> None:
