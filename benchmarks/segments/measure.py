@@ -245,7 +245,7 @@ def checks(count: int, dimension: int) -> None:
     vectors = clustered(count, dimension, 1)
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
-        meta = built(root, vectors, graph_min_rows=0, threads=2)
+        meta = built(root, vectors, graph_min_rows=0)
         files = [root / meta.name / file.name for file in meta.files]
         size = sum(path.stat().st_size for path in files) / 1e9
 

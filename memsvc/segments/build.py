@@ -66,7 +66,7 @@ class BuildSpec:
     ``dtype`` of the graphs (f32, bf16, f16, i8), links ``m``, ``ef_construction``; ``own``:
     (generation, dtype, m, ef_construction) of those that have others; a graph from
     ``graph_min_rows`` vectors on, an 8-bit copy for scans from ``scan_min_rows`` on;
-    ``indexed`` attributes get a column; ``threads`` for the graph; ``throttle``: share of the
+    ``indexed`` attributes get a column; ``throttle``: share of the
     time to be busy, 0 to 1; ``analyzer``: name of the rules behind the terms; ``tier``, the time
     ``cold_before`` which what was last used is cold (UTC ms, 0 = nothing is), and ``others``, the
     segments of the other tier: see segments/tiers.py for the rows that these leave out.
@@ -85,7 +85,6 @@ class BuildSpec:
     graph_min_rows: int = GRAPH_MIN_ROWS
     scan_min_rows: int = 1_000
     indexed: Indexed = EVERY_ATTRIBUTE
-    threads: int = 1
     throttle: float = 1.0
     analyzer: str = ""
     tier: str = HOT
@@ -303,16 +302,14 @@ class _Builder:
     ) -> None:
         spec, name = self._spec, f"graph-{generation}.usearch"
         built = spec.graph(generation)
-        graph = GraphBuilder(
-            vectors.shape[1], built.dtype, built.m, built.ef_construction, spec.threads, first
-        )
+        graph = GraphBuilder(vectors.shape[1], built.dtype, built.m, built.ef_construction, first)
         low, batch = graph.vectors, 64
         while low < len(vectors):
             began = time.perf_counter()
             graph.add(local[low : low + batch], vectors[low : low + batch])
             took = time.perf_counter() - began
             low += batch
-            # Short enough to be cancelled and throttled, long enough for the threads.
+            # Short enough to be cancelled and throttled.
             batch = max(16, min(4096, int(batch * min(2.0, _BATCH_SECONDS / max(took, 1e-6)))))
             self._throttle.pause()
             done = (self._graphs + min(1.0, low / len(vectors))) / len(spec.generations)

@@ -193,11 +193,9 @@ class GraphBuilder:
         dtype: str,
         m: int,
         ef_construction: int,
-        threads: int,
         first: Graph | None = None,
     ) -> None:
         self._dtype = dtype
-        self._threads = threads
         self._index = UsearchIndex(
             ndim=dimension,
             metric=MetricKind.Cos,
@@ -216,7 +214,8 @@ class GraphBuilder:
     def add(self, local: NDArray[Any], rows: NDArray[np.float32]) -> None:
         """Adds unit rows, float32 (n, dimension), under their local row numbers (n,)."""
         vectors: NDArray[Any] = quantise(rows)[0] if self._dtype == "i8" else rows
-        self._index.add(local.astype(np.uint64), vectors, threads=self._threads)
+        # Two threads leave rows that no search reaches, see DESIGN.md.
+        self._index.add(local.astype(np.uint64), vectors, threads=1)
 
     def save(self, path: Path) -> tuple[int, str]:
         """Writes and publishes the file. Returns its bytes and xxh3-128 in hex."""

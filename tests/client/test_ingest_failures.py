@@ -115,6 +115,21 @@ def test_an_overloaded_service_gets_the_important_ones(make_node: MakeNode, spac
     )
 
 
+def test_where_one_call_is_let_through_at_a_time_the_search_does_not_take_the_turn_of_the_write(
+    make_node: MakeNode, space: str
+) -> None:
+    node = make_node(**MODEL, limits__requests_per_second=5, limits__burst=1).start()
+    turns = conversation("s1", 12)
+    settings = IngestSettings(windows=Windowing(turns=1, stride=1), write_batch=6, backoff_s=0.01)
+    with client_of(node) as client:
+        ingest = Ingestor(client, space, EMBEDDER, spill=None, settings=settings)
+        ingest.add(*turns)
+        until(lambda: not ingest.report().pending, 120, lambda: str(ingest.report()))
+        report = ingest.close()
+    assert (report.written, report.sampled_out) == (12, 0)
+    until(lambda: not missing(turns, found(node, space)))
+
+
 def found(node: Node, space: str) -> list[pb.Hit]:
     """As memories; [] while the namespace may make no more calls."""
     try:

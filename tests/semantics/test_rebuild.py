@@ -262,7 +262,7 @@ def spoil(world: World, vectors: Callable[[int], np.ndarray]) -> None:
             folder = Path(job["root"]) / done["name"]
             (file,) = (f for f in done["files"] if f["kind"] == "graph")
             (folder / file["name"]).unlink()
-            graph = GraphBuilder(8, job["spec"]["dtype"], 16, 100, 1)
+            graph = GraphBuilder(8, job["spec"]["dtype"], 16, 100)
             graph.add(np.arange(done["count"]), vectors(done["count"]))
             file["bytes"], file["checksum"] = graph.save(folder / file["name"])
         return done

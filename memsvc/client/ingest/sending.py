@@ -22,6 +22,7 @@ from memsvc.client.embedders import (
 from memsvc.client.errors import ClientError
 from memsvc.client.ingest.chunks import Chunk, grows, holds, told_apart
 from memsvc.client.ingest.figures import same_figures
+from memsvc.client.ingest.retrying import overloaded
 from memsvc.client.ingest.settings import IngestSettings
 from memsvc.client.messages import LAST_SEQ, item_message
 from memsvc.domain.types import (
@@ -70,6 +71,8 @@ class Parcel:
     unchecked: bool = False
     same_as: str = ""
     """Id of a memory that says the same."""
+    known: bool = False
+    """Whether ``same_as`` is what the attempt before found, whose write was one call too many."""
     partings: int = 0
     """How often its key was found to be that of another conversation, or of what is forgotten."""
 
@@ -129,15 +132,19 @@ class Sender:
         """Sets the fate of each parcel that has none. After an error (ClientError,
         EmbeddingMismatch) some may have one: send the rest again."""
         embedding = self._checked_embedding()
+        parcels = [parcel for parcel in parcels if parcel.fate is None]
         try:
             self._send(parcels, embedding)
         except ClientError as error:
             if error.code == "FAILED_PRECONDITION":
                 self._embedding = None  # perhaps another store answers there now
+            # What was written meanwhile may be what another one of the batch says.
+            if not overloaded(error) or any(parcel.fate is not None for parcel in parcels):
+                for parcel in parcels:
+                    parcel.known = False
             raise
 
     def _send(self, parcels: Sequence[Parcel], embedding: str) -> None:
-        parcels = [parcel for parcel in parcels if parcel.fate is None]
         merged = self._find_duplicates(parcels, embedding)
         by_session: dict[str, list[Parcel]] = {}
         for number, parcel in enumerate(parcels):
@@ -171,11 +178,16 @@ class Sender:
         matrix = np.array([parcel.vector for _, parcel in rows], dtype=np.float32)
         matrix /= np.linalg.norm(matrix, axis=1, keepdims=True)
         near = matrix @ matrix.T >= self._settings.duplicate_similarity
-        found = self._nearest([parcel for _, parcel in rows], embedding)
+        # Asked once for two attempts: where one call is let through at a time, asking again would
+        # take the place of the write each time.
+        asked = [parcel for _, parcel in rows if not parcel.known]
+        for _, parcel in rows:
+            parcel.known = False
+        if asked:
+            self._note_nearest(asked, embedding)
         merged: dict[int, Parcel] = {}
         kept: list[int] = []
         for at, (number, parcel) in enumerate(rows):
-            parcel.same_as = found[at]
             if parcel.same_as:
                 continue
             alike = (rows[k][1] for k in kept if near[at, k])
@@ -187,21 +199,21 @@ class Sender:
                 merged[number] = other
         return merged
 
-    def _nearest(self, parcels: Sequence[Parcel], embedding: str) -> list[str]:
-        """For each the id of a memory that says the same and is not of the same turns, or ""."""
+    def _note_nearest(self, parcels: Sequence[Parcel], embedding: str) -> None:
+        """Notes for each the id of a memory that says the same and is not of the same turns, or
+        ""."""
         answer = self._search(parcels, embedding)
         if not _is_whole(answer.degraded):
             answer = self._search(parcels, embedding)  # a search may run out of time once
         if not _is_whole(answer.degraded) or len(answer.results) != len(parcels):
             for parcel in parcels:
-                parcel.unchecked = True
-            return [""] * len(parcels)
-        for parcel in parcels:
-            parcel.unchecked = False  # an attempt before may have said otherwise
-        return [
-            next((hit.id for hit in hits.items if self._says_the_same(parcel.chunk, hit)), "")
-            for parcel, hits in zip(parcels, answer.results, strict=True)
-        ]
+                parcel.unchecked, parcel.same_as = True, ""
+            return
+        for parcel, hits in zip(parcels, answer.results, strict=True):
+            # An attempt before may have said otherwise.
+            parcel.unchecked, parcel.known = False, True
+            alike = (hit.id for hit in hits.items if self._says_the_same(parcel.chunk, hit))
+            parcel.same_as = next(alike, "")
 
     def _search(self, parcels: Sequence[Parcel], embedding: str) -> pb.QueryResponse:
         return self._read(

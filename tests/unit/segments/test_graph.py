@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -19,7 +21,7 @@ COUNT, DIMENSION = 2000, 96
 
 
 def made(path: Path, dtype: str, count: int = COUNT) -> Graph:
-    builder = GraphBuilder(DIMENSION, dtype, 16, 100, 2)
+    builder = GraphBuilder(DIMENSION, dtype, 16, 100)
     vectors = units(count, DIMENSION)
     for low in range(0, count, 500):
         builder.add(np.arange(low, min(low + 500, count)), vectors[low : low + 500])
@@ -38,6 +40,24 @@ def test_every_dtype_finds_the_neighbours(tmp_path: Path, dtype: str) -> None:
         hits += len(set(found.tolist()) & set(true.tolist()))
         assert sims == pytest.approx(vectors[found] @ query, abs=0.02)
     assert hits >= 490
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_no_row_is_out_of_reach_on_busy_cores(tmp_path: Path, dtype: str) -> None:
+    # Two threads left some in every third graph or so, when others wanted the cores, too.
+    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(4)]
+    try:
+        graph = made(tmp_path / "g", dtype)
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+    lost = [
+        row
+        for row, vector in enumerate(units(COUNT, DIMENSION))
+        if row not in graph.search(vector, 10, 64)[0]
+    ]
+    assert not lost
 
 
 def test_asking_for_more_than_there_are_gives_no_padding(tmp_path: Path) -> None:
