@@ -76,7 +76,6 @@ class Searcher:
         bounds = self.settings.cache
         key = None if bounds is None else key_of(plan)
         if bounds is not None and key is not None:
-            check()
             # Before it waits for a place: a kept answer takes next to nothing.
             kept = self._kept(plan, key, bounds)
             self.on_cache(kept is not None)
