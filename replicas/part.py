@@ -105,9 +105,10 @@ class Part:
 
     # -- changing ----------------------------------------------------------------------
 
-    def promise(self, epoch: int, *, alone: bool) -> Seen:
+    def promise(self, epoch: int, *, alone: bool, resumes: bool = False) -> Seen:
         """On a candidate: promises itself an epoch; ``alone``: nothing more is taken from the
-        former primary either. What this node is then. Raises FailedPrecondition when it is late.
+        former primary either; ``resumes``: after a crash it goes on by itself. What this node is
+        then. Raises FailedPrecondition when it is late.
         """
         with self._lock:
             mine = self.status()
@@ -116,7 +117,8 @@ class Part:
             if self._unfit:
                 raise _about_to_begin_anew()
             if alone:
-                self._keep(replace(self._role, fence=epoch, promoting=0, forcing=epoch))
+                forcing = epoch if resumes else 0
+                self._keep(replace(self._role, fence=epoch, promoting=0, forcing=forcing))
                 self._end_following()
             else:
                 self._keep(replace(self._role, promoting=epoch))

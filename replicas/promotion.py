@@ -129,8 +129,7 @@ class Promotion:
 
     def _finish_by_force(self) -> None:
         """Whoever asked for it was told nothing, and may believe that it is done. It is tried
-        until somebody leads; a loss that was accepted then is not accepted again, since nobody
-        knows how much later this is."""
+        until somebody leads."""
         group = self._group
         while group.role.forcing and not self._stopping.is_set():
             with self._lock:
@@ -140,6 +139,9 @@ class Promotion:
                     if str(error) != group.obstacle:
                         log.warning("the promotion that was broken off is tried again: %s", error)
                     group.obstacle = str(error)
+                except Exception:
+                    # Nobody else may lead before it has come to an end.
+                    log.exception("the promotion that was broken off is tried again")
             if group.role.forcing:
                 self._stopping.wait(_AGAIN_S)
 
@@ -243,7 +245,9 @@ class Promotion:
             best, *rest = sorted([group.status(), *others], key=lambda node: node.reach)[::-1]
             self._check(best, rest, former, accept_loss)
         epoch = next_epoch([group.status(), *others])
-        mine = group.promise(epoch, alone=True)
+        # Where loss was accepted a person asks again: nobody knows how much later that is, and
+        # what the fenced nodes say then does not show any more what may be missing.
+        mine = group.promise(epoch, alone=True, resumes=not accept_loss)
         try:
             request = pb.FenceRequest(
                 epoch=epoch,

@@ -174,5 +174,5 @@ class Skew:
     @property
     def milliseconds(self) -> int:
         """How far the own clock is ahead, negative = behind."""
-        enough = len(self._differences) >= _ENOUGH
-        return min(tuple(self._differences)) if enough else 0
+        found = tuple(self._differences)  # once: another thread may forget them
+        return min(found) if len(found) >= _ENOUGH else 0

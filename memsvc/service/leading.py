@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from memsvc.service.recalls import Recalls
 from memsvc.store import feed
 from memsvc.store.store import Store
 from memsvc.store.writer import Writer
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,13 @@ class Leading:
     def appends(self) -> bool:
         """Whether this node may put entries into the log now."""
         return not (self.follows or self._handing_over)
+
+    @property
+    def level(self) -> bool:
+        """Whether this node, a replica, has heard its primary, has all it has, and has its time."""
+        primary = self.primary()
+        heard = self.follows and bool(primary.address)
+        return heard and not primary.trouble and not primary.lag_positions and not primary.lag_ms
 
     @property
     def troubles(self) -> list[str]:
@@ -192,7 +202,11 @@ class Leading:
 
     def _changed(self) -> None:
         for told in self.on_changed:
-            told()
+            try:
+                told()
+            except Exception:
+                # The role has changed: whoever goes on with it must not be kept from that.
+                log.exception("a change of role was not taken in everywhere")
 
     def _standing(self) -> Standing:
         with self._store.read() as snapshot:

@@ -193,6 +193,7 @@ class Node:
             clock=self.clock,
             builders=builders,
             on_taken=self.metrics.snapshot,
+            may_judge=lambda: self.leading.level,
         )
         self.erasures = Erasures(self.store)
         self.views.on_damage = self.maintenance.on_damage
@@ -257,7 +258,9 @@ class Node:
     # -- life --------------------------------------------------------------------------
 
     def apply(self, settings: Settings) -> None:
-        """Takes the settings that may change while running."""
+        """Takes the settings that may change while running. Raises FailedPrecondition for
+        a place of snapshots that is none; then nothing is changed."""
+        self.snapshots.apply(snapshot_settings(settings, self.leading.follows))
         self.settings = settings
         warn_of_generation(settings, self.generations.serving)
         self.memory.settings = call_settings(settings)
@@ -270,7 +273,6 @@ class Node:
         self.rebuilds.settings = rebuild_settings(settings)
         if builds.settings.graph != before.graph:
             self.rebuilds.settings_changed()
-        self.snapshots.apply(snapshot_settings(settings, self.leading.follows))
         self.upkeep.reschedule(settings)
 
     def stop(self) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from memsvc.domain.errors import Unavailable
+from memsvc.domain.errors import FailedPrecondition, Unavailable
 from memsvc.service.builder import BuilderFailed
+from memsvc.service.leading import Primary
 from memsvc.service.snapshots import keeping
 from memsvc.service.snapshots.keeping import Snapshots, snapshot_settings
 from memsvc.service.snapshots.places import place_of
@@ -265,8 +267,33 @@ def test_what_a_former_primary_left_behind_is_rid_of_what_was_erased(
     world.forget(ids=[id_], mode="HARD")
     world.node.leading.freeze()
     world.node.leading.follow()
-    for hours, there in ((0, True), (23, True), (2, False)):
+    unheard, skewed = Primary(), Primary("10.0.0.1:8848", trouble="this clock is ahead")
+    level, behind = Primary("10.0.0.1:8848"), Primary("10.0.0.1:8848", lag_positions=1)
+    for hours, primary, there in (
+        (0, level, True),
+        (23, level, True),
+        (2, unheard, True),
+        (0, skewed, True),
+        (0, behind, True),
+        (0, level, False),
+    ):
         world.clock.turn(hours * HOUR)
+        world.node.leading.primary = lambda primary=primary: primary
         snapshots._others_until = 0.0
         snapshots.tick()
-        assert Path(left.where).exists() == there, hours
+        assert Path(left.where).exists() == there, (hours, primary)
+
+
+def test_a_place_of_snapshots_that_is_none_changes_no_setting(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A change of role would have been broken off by it, and the node have followed nobody."""
+    world, snapshots = _make(make_world)
+    # As where the extra is not installed.
+    monkeypatch.delitem(sys.modules, "memsvc.service.snapshots.objects", raising=False)
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    before, place = world.node.settings, snapshots.settings
+    storage = before.storage.model_copy(update={"snapshot_dir": "s3://backups/memsvc"})
+    with pytest.raises(FailedPrecondition):
+        world.node.apply(before.model_copy(update={"storage": storage}))
+    assert world.node.settings is before and snapshots.settings == place

@@ -79,7 +79,8 @@ def snapshot_settings(settings: Settings, follows: bool) -> SnapshotSettings:
 
 class Snapshots:
     """Takes and keeps the snapshots of a node. ``clock`` gives UTC ms; ``on_taken`` is told
-    whether one succeeded and the seconds it took."""
+    whether one succeeded and the seconds it took; ``may_judge``: whether clock and log are good
+    enough to say what other nodes must not keep."""
 
     def __init__(
         self,
@@ -89,6 +90,7 @@ class Snapshots:
         clock: Callable[[], int],
         builders: Callable[[Path], Builder],
         on_taken: Callable[[bool, float], None] = lambda _ok, _seconds: None,
+        may_judge: Callable[[], bool] = lambda: True,
     ) -> None:
         self._store = store
         self.settings = settings
@@ -99,6 +101,7 @@ class Snapshots:
         self._others_until = 0.0
         self._clock = clock
         self._on_taken = on_taken
+        self._may_judge = may_judge
         # A process at the lowest priority: a copy in this one would hold up what serves.
         self._builder = builders(store.data_dir)
         self._taking = threading.Lock()
@@ -282,19 +285,21 @@ class Snapshots:
 
     def _drop(self, kept: list[Found], stale: set[str], now: int) -> None:
         clean = any(one.where not in stale for one in kept)
-        for one in kept[: -self.settings.keep]:
-            self._remove(one, "there are newer ones")
-        for one in kept[-self.settings.keep :]:
-            if one.where in stale and clean:
-                self._remove(one, "it holds what was erased since")
-            elif one.where in stale and self._is_stale(one, now, 1):
-                log.warning("no snapshot is left that could take the place of %s", one.where)
-                self._remove(one, "it holds what was erased too long ago")
+        # Not while one is taken: what it shares with those that go would go with them.
+        with self._taking:
+            for one in kept[: -self.settings.keep]:
+                self._remove(one, "there are newer ones")
+            for one in kept[-self.settings.keep :]:
+                if one.where in stale and clean:
+                    self._remove(one, "it holds what was erased since")
+                elif one.where in stale and self._is_stale(one, now, 1):
+                    log.warning("no snapshot is left that could take the place of %s", one.where)
+                    self._remove(one, "it holds what was erased too long ago")
 
     def _look_after_others(self, now: int) -> None:
         """Removes from places of other nodes what was erased too long ago, and nothing else: a
         former primary may have left snapshots where nobody goes on."""
-        if time.monotonic() < self._others_until:
+        if time.monotonic() < self._others_until or not self._may_judge():
             return
         self._others_until = time.monotonic() + LIST_EVERY_S
         for place in self._others:

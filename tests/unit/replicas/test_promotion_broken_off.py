@@ -20,7 +20,7 @@ class Crash(BaseException):
     """What nothing in the code under test handles."""
 
 
-def crash_after_fencing(member: Member) -> None:
+def crash_after_fencing(member: Member, *, accept_loss: bool = False) -> None:
     """It is promoted by force up to where it would take over."""
     others, silent = member.group.look()
 
@@ -31,7 +31,7 @@ def crash_after_fencing(member: Member) -> None:
     # A crash leaves no time to give up in.
     member.group.give_up = lambda *_args, **_more: None  # type: ignore[method-assign]
     with pytest.raises(Crash):
-        member.promotion._by_force(others, silent, accept_loss=False)
+        member.promotion._by_force(others, silent, accept_loss)
     member.stop()
 
 
@@ -66,6 +66,16 @@ def test_a_crash_between_fencing_and_taking_over_leaves_no_group_without_a_prima
     a.start()
     until(lambda: a.node.standing() == c.node.standing() == b.node.standing(), 30, "all level")
     assert not a.group.role.leads
+
+
+def test_where_loss_was_accepted_a_person_asks_again(members: list[Member]) -> None:
+    a, b, _c = members
+    a.stop()
+    crash_after_fencing(b, accept_loss=True)
+    b.start()
+    assert not b.group.role.forcing and not b.promotion._finishing.is_alive()
+    b.promotion.promote(force=True, accept_loss=True)
+    assert _leads(b)
 
 
 def test_a_broken_off_promotion_is_not_gone_on_with_once_another_node_leads(

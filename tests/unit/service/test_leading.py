@@ -21,3 +21,16 @@ def test_a_primary_that_is_not_known_is_not_named_by_an_empty_address(address: s
         leading.guard()
     assert caught.value.reason == "NOT_PRIMARY"
     assert caught.value.metadata == ({"primary": address} if address else {})
+
+
+def test_a_change_of_role_goes_on_where_one_who_is_told_of_it_fails() -> None:
+    store: Any = SimpleNamespace(follower=True)
+    leading = Leading(store, cast(Any, None), cast(Any, SimpleNamespace(leads=True)))
+    told: list[str] = []
+
+    def fails() -> None:
+        raise RuntimeError("no such place")
+
+    leading.on_changed += [fails, lambda: told.append("the next")]
+    leading.follow()
+    assert told == ["the next"]
