@@ -71,8 +71,8 @@ class Leading:
     def level(self) -> bool:
         """Whether this node, a replica, has heard its primary, has all it has, and has its time."""
         primary = self.primary()
-        heard = self.follows and bool(primary.address)
-        return heard and not primary.trouble and not primary.lag_positions and not primary.lag_ms
+        heard = self.follows and bool(primary.address) and not primary.trouble
+        return heard and not (self.skewed or primary.lag_positions or primary.lag_ms)
 
     @property
     def troubles(self) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from memsvc.domain.errors import FailedPrecondition, Unavailable
+from memsvc.domain.replication import MAX_SKEW_MS
 from memsvc.service.builder import BuilderFailed
 from memsvc.service.leading import Primary
 from memsvc.service.snapshots import keeping
@@ -267,12 +268,14 @@ def test_what_a_former_primary_left_behind_is_rid_of_what_was_erased(
     world.forget(ids=[id_], mode="HARD")
     world.node.leading.freeze()
     world.node.leading.follow()
-    unheard, skewed = Primary(), Primary("10.0.0.1:8848", trouble="this clock is ahead")
+    unheard, troubled = Primary(), Primary("10.0.0.1:8848", trouble="its log is another")
+    skewed = Primary("10.0.0.1:8848", skew_ms=MAX_SKEW_MS + 1)
     level, behind = Primary("10.0.0.1:8848"), Primary("10.0.0.1:8848", lag_positions=1)
     for hours, primary, there in (
         (0, level, True),
         (23, level, True),
         (2, unheard, True),
+        (0, troubled, True),
         (0, skewed, True),
         (0, behind, True),
         (0, level, False),
