@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -38,6 +37,7 @@ from tests.semantics.harness import (
     vector,
 )
 from tests.semantics.kept_answers import CACHE, hits_and_misses, hits_of, told
+from tests.switching import switching_every
 
 MakeWorld = Callable[..., World]
 
@@ -285,15 +285,11 @@ def test_threads_that_ask_the_same_find_what_each_has_written(kept: World) -> No
         except BaseException as error:
             failures.append(error)
 
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    try:
+    with switching_every(1e-5):
         threads = [threading.Thread(target=live) for _ in range(3)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-    finally:
-        sys.setswitchinterval(interval)
     assert not failures, failures[0]
     assert hits_and_misses(kept.node)[0] > 0

@@ -4,7 +4,6 @@ what was acknowledged is found, whole, once, and in every way."""
 from __future__ import annotations
 
 import random
-import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,6 +15,7 @@ import pytest
 from memsvc.service import derived, node
 from memsvc.service.search import beside, parts
 from tests.semantics.harness import DIMENSION, HOUR, World
+from tests.switching import switching_every
 
 MakeWorld = Callable[..., World]
 BATCH = 30
@@ -84,11 +84,9 @@ def live(world: World, rounds: int) -> tuple[int, int]:
         helped += 1
         return result(self, job)
 
-    interval = sys.getswitchinterval()
     with pytest.MonkeyPatch.context() as patched, Asking(world) as asking:
         patched.setattr(beside.Beside, "result", counted)
-        sys.setswitchinterval(1e-4)
-        try:
+        with switching_every(1e-4):
             for number in range(rounds):
                 if asking.failures:
                     break
@@ -116,8 +114,6 @@ def live(world: World, rounds: int) -> tuple[int, int]:
                     world.merge()
                 elif number % 39 == 38:
                     world.purge()
-        finally:
-            sys.setswitchinterval(interval)
     assert not asking.failures
     return asking.asked, helped
 

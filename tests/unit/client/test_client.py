@@ -29,16 +29,9 @@ from memsvc.client import (
 from memsvc.domain.errors import Violation
 from memsvc.domain.types import LateVector, Status, TouchKind
 from memsvc.v1 import memory_service_pb2 as pb
-from tests.unit.client.fake import FakeService, Running, refuse
+from tests.unit.client.fake import Running, refuse
 
 NS = "acme/assistant/chat:1"
-
-
-@pytest.fixture
-def running() -> Iterator[Running]:
-    running = Running(FakeService())
-    yield running
-    running.stop()
 
 
 @pytest.fixture

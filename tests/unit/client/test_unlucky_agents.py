@@ -29,17 +29,10 @@ from memsvc.client import (
     Timeouts,
     Turn,
 )
-from tests.unit.client.fake import FakeService, Running, refuse
+from tests.unit.client.fake import Running, refuse
 from tests.waiting import until
 
 SPACE = "acme/bot"
-
-
-@pytest.fixture
-def running() -> Iterator[Running]:
-    made = Running(FakeService())
-    yield made
-    made.stop()
 
 
 @pytest.fixture

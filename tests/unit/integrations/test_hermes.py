@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from memsvc.integrations.hermes.settings import (
     settings_file,
 )
 from memsvc.integrations.hermes.shared import IDLE_SECONDS, Registry, SharedMemory
-from tests.unit.client.fake import FakeService, Running, refuse
+from tests.unit.client.fake import Running, refuse
 from tests.waiting import until
 
 # -- settings ------------------------------------------------------------------------------
@@ -151,13 +150,6 @@ def test_nobody_can_choose_a_name_that_is_that_of_a_chat_or_of_another_user() ->
 
 
 # -- what a tool tells -----------------------------------------------------------------------
-
-
-@pytest.fixture
-def running() -> Iterator[Running]:
-    made = Running(FakeService())
-    yield made
-    made.stop()
 
 
 def shared_over(running: Running, folder: Path) -> SharedMemory:

@@ -14,14 +14,7 @@ from memsvc.domain.positions import Position, pack_position
 from memsvc.integrations.langgraph import MemsvcStore
 from memsvc.integrations.langgraph.store import StoreConflict
 from memsvc.integrations.langgraph.writes import ATTEMPTS
-from tests.unit.client.fake import FakeService, Running, refuse
-
-
-@pytest.fixture
-def running() -> Iterator[Running]:
-    made = Running(FakeService())
-    yield made
-    made.stop()
+from tests.unit.client.fake import Running, refuse
 
 
 @pytest.fixture

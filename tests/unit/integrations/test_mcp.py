@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import grpc
@@ -24,17 +23,10 @@ from memsvc.integrations.mcp import Backend, make_server
 from memsvc.integrations.mcp.http import Listen, make_app
 from memsvc.integrations.mcp.protocol import TimedProtocol
 from memsvc.integrations.mcp.tools import MemoryTools
-from tests.unit.client.fake import FakeService, Running, refuse
+from tests.unit.client.fake import Running, refuse
 from tests.waiting import until
 
 SPACE = Namespace("acme", "assistant")
-
-
-@pytest.fixture
-def running() -> Iterator[Running]:
-    made = Running(FakeService())
-    yield made
-    made.stop()
 
 
 def test_calls_that_wait_for_a_service_that_hangs_fail_together_and_not_in_turn(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import tracemalloc
 from dataclasses import fields, replace
@@ -29,6 +28,7 @@ from memsvc.service.search.mutable import NEVER
 from memsvc.service.search.plan import CacheBounds, Plan
 from memsvc.service.search.ranking import Chosen
 from memsvc.service.search.scope import Reader
+from tests.switching import switching_every
 
 STAMP = Stamp("ab" * 16, 1, 1, 10, 2)
 BOUNDS = CacheBounds(10.0, 100, 1_000_000)
@@ -333,16 +333,12 @@ def test_threads_that_put_find_and_drop_keep_the_count() -> None:
         except BaseException as error:
             failures.append(error)
 
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
+    with switching_every(1e-6):
         threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-    finally:
-        sys.setswitchinterval(interval)
     assert not failures
     assert len(cache) <= bounds.entries and cache.nbytes <= bounds.nbytes
     clock.now += 1.0

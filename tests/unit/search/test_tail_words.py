@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
 import threading
 from typing import Any, cast
 
@@ -19,6 +18,7 @@ from memsvc.service.search.parts import TailFacets
 from memsvc.store import heads, keys
 from memsvc.store.snapshot import Snapshot
 from memsvc.text.index import TailIndex
+from tests.switching import switching_every
 
 VOCABULARY = ("alpha", "bravo", "delta", "tango")
 
@@ -156,20 +156,18 @@ def test_tails_that_share_words_are_filled_by_threads_at_once(
             failures.append(repr(error)[:500])
             raise
 
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    threads = [threading.Thread(target=ask, args=(seed,)) for seed in range(3)]
-    try:
-        for thread in threads:
-            thread.start()
-        while tails[-1][0] < len(words) - 60 and not failures:
-            start, newest = tails[-1]
-            newest.lengths(np.arange(start, start + 30), texts.snapshot)
-            more = rng.randrange(8)
-            tails.append((start + more, newest.behind(start + more, more)))
-    finally:
-        done.set()
-        for thread in threads:
-            thread.join()
-        sys.setswitchinterval(interval)
+    with switching_every(1e-5):
+        threads = [threading.Thread(target=ask, args=(seed,)) for seed in range(3)]
+        try:
+            for thread in threads:
+                thread.start()
+            while tails[-1][0] < len(words) - 60 and not failures:
+                start, newest = tails[-1]
+                newest.lengths(np.arange(start, start + 30), texts.snapshot)
+                more = rng.randrange(8)
+                tails.append((start + more, newest.behind(start + more, more)))
+        finally:
+            done.set()
+            for thread in threads:
+                thread.join()
     assert not failures
