@@ -90,7 +90,6 @@ class Server:
                         "storage.data_dir": str(data_dir),
                         "server.listen": self.address,
                         "server.http_listen": "",
-                        "server.readers": 0,
                         **settings,
                     }
                 )
@@ -149,15 +148,20 @@ class Server:
         return time.monotonic() - began
 
     def memory(self) -> dict[str, float]:
-        """MB of the process and of its builders: private (uss), resident (rss)."""
+        """MB of the process with its readers, private (uss) and resident (rss), and of its
+        builders (uss)."""
         main = psutil.Process(self.pid)
-        info = main.memory_full_info()
-        found = {"private_mb": info.uss / 1e6, "resident_mb": info.rss / 1e6, "builders_mb": 0.0}
-        for child in main.children(recursive=True):
+        found = {"private_mb": 0.0, "resident_mb": 0.0, "builders_mb": 0.0}
+        for process in (main, *main.children(recursive=True)):
             try:
-                found["builders_mb"] += child.memory_full_info().uss / 1e6
+                info, command = process.memory_full_info(), process.cmdline()
             except psutil.NoSuchProcess:
                 continue
+            if process == main or "memsvc.readers.process" in command:
+                found["private_mb"] += info.uss / 1e6
+                found["resident_mb"] += info.rss / 1e6
+            else:
+                found["builders_mb"] += info.uss / 1e6
         return found
 
     def anonymous_bytes(self) -> int:

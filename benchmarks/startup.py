@@ -72,7 +72,7 @@ def run(session: Session) -> None:
     imports = []
     for _ in range(times):
         began = time.perf_counter()
-        subprocess.run([sys.executable, "-c", "import memsvc.server"], check=True)
+        subprocess.run([sys.executable, "-c", "import memsvc.serving"], check=True)
         imports.append(time.perf_counter() - began)
     answer = subprocess.run(
         [sys.executable, "-c", _LOAD, str(bare_path)], check=True, capture_output=True, text=True
@@ -98,7 +98,7 @@ def run(session: Session) -> None:
     )
     raw_mb = dataset.vectors.nbytes / 1e6
     report.table(
-        "Memory of the server process",
+        "Memory of the server and its readers",
         ("when", "private MB", "resident MB (with mapped files)", "private / float32 vectors"),
         [
             (

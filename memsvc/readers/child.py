@@ -8,16 +8,13 @@ import logging
 import os
 import select
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from pathlib import Path
 from typing import Any, Final
 
-from memsvc import pinning
 from memsvc.readers.link import Lines, LinkBroken, Sender
 from memsvc.service.metrics_sum import Sample
 
@@ -34,11 +31,14 @@ _OVERSLEPT_S: Final = 5.0
 
 
 class Child:
-    """One reader process, from its start to its end. ``told`` is what it is told first,
+    """One reader ``process`` (see early.py), to its end. ``told`` is what it is told first,
     ``heard`` is called with what it says by itself."""
 
     def __init__(
-        self, data_dir: Path, told: dict[str, Any], heard: Callable[[Child, dict[str, Any]], None]
+        self,
+        process: subprocess.Popen[bytes],
+        told: dict[str, Any],
+        heard: Callable[[Child, dict[str, Any]], None],
     ) -> None:
         self._heard = heard
         self.samples: list[Sample] = []
@@ -51,13 +51,7 @@ class Child:
         self._asked: dict[int, Future[dict[str, Any] | None]] = {}
         self._lock = threading.Lock()
         self._ended = False
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "memsvc.readers.process", str(data_dir)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            bufsize=0,
-            env={**os.environ, **dict.fromkeys(pinning.VARIABLES, "1")},
-        )
+        self._process = process
         assert self._process.stdin is not None and self._process.stdout is not None
         self._sender = Sender(self._process.stdin.fileno())
         self._out = self._process.stdout

@@ -17,6 +17,7 @@ from typing import Any, Final
 from memsvc.config import Settings
 from memsvc.domain.manifest import SegmentMeta, segment_from_json
 from memsvc.readers.child import STARTUP_S, Child, answered
+from memsvc.readers.early import EarlyReaders
 from memsvc.readers.place import MeetingPlace, SharedPort
 from memsvc.segments.errors import Damage
 from memsvc.service.listening import ListenError
@@ -43,10 +44,14 @@ STANDING_AGAIN_S: Final = 0.2
 
 
 class Crew:
-    """``count`` readers of a node. ``start`` once, ``stop`` once."""
+    """The readers of a node, those begun ``early`` and their successors. ``start`` once, ``stop``
+    once."""
 
-    def __init__(self, node: Node, count: int, port: SharedPort, place: MeetingPlace) -> None:
+    def __init__(
+        self, node: Node, early: EarlyReaders, port: SharedPort, place: MeetingPlace
+    ) -> None:
         self._node = node
+        self._early = early
         self._port = port
         self._place = place
         self._stopping = threading.Event()
@@ -63,7 +68,7 @@ class Crew:
             threading.Thread(
                 target=self._keep, args=(number,), name=f"memsvc-reader-{number}", daemon=True
             )
-            for number in range(count)
+            for number in range(early.count)
         ]
         self._watch = threading.Thread(target=self._standings, name="memsvc-standing", daemon=True)
 
@@ -167,7 +172,7 @@ class Crew:
         with self._telling:
             if self._stopping.is_set():
                 return 0, 0.0, ""
-            child = Child(self._node.store.data_dir, self._told(), self._heard)
+            child = Child(self._early.take(), self._told(), self._heard)
             self._children[number] = child
         try:
             code = child.run()

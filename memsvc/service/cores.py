@@ -7,10 +7,6 @@ from typing import Final
 
 from memsvc.config import Settings
 
-READERS_FROM_CORES: Final = 3
-"""Fewer cores have no readers of their own accord. Two readers on two cores answer nearly twice
-the queries, but a small node feels what they cost: some 60 MB each, a start that takes twice as
-long, and writes that go through one more process."""
 READERS_MOST: Final = 16
 """More are a decision to be made: each has its own connections, views and memory."""
 
@@ -24,8 +20,10 @@ def usable_cores() -> int:
 
 def readers_for(cores: int) -> int:
     """Reader processes of a node with so many cores: one for each but one, which is left to
-    writing, HTTP and builders."""
-    return min(READERS_MOST, cores - 1) if cores >= READERS_FROM_CORES else 0
+    writing, HTTP and builders. One on two cores answers no more queries than none, but queries do
+    not wait there for the interpreter while it writes: see docs/benchmarks.md. It takes some 60
+    MB."""
+    return min(READERS_MOST, cores - 1)
 
 
 def readers_of(settings: Settings) -> int:

@@ -18,7 +18,7 @@ from typing import Final
 import grpc._server  # noqa: F401  (this and the next: else each server loads them at its start)
 import numpy.random  # noqa: F401
 
-from memsvc import pinning, server
+from memsvc import pinning, server, serving  # noqa: F401  (serving: loaded by main otherwise)
 from memsvc.service import allocator
 
 LARGEST: Final = 1 << 17

@@ -23,6 +23,8 @@ KEY, SECRET = "operator", "a-very-secret-word"
 BUCKET = "backups"
 _WEED = Path(sys.executable).parent / "weed"
 START_S = 60.0
+TRIES = 5
+"""Sets of ports that are tried: another process may take one between its choice and the start."""
 
 
 class ObjectStore:
@@ -30,11 +32,7 @@ class ObjectStore:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._ports = {
-            name: free_port()
-            for name in ("master", "volume", "filer", "s3", "master.port.grpc",
-                         "volume.port.grpc", "filer.port.grpc", "s3.port.grpc")
-        }  # fmt: skip
+        self._ports = _free_ports()
         self._process: subprocess.Popen[bytes] | None = None
         folder.mkdir(parents=True)
         self._identities = folder / "identities.json"
@@ -54,18 +52,35 @@ class ObjectStore:
 
     def start(self) -> ObjectStore:
         """Starts it and waits until the bucket is there."""
+        again = self._process is not None
+        for _ in range(TRIES):
+            if self._comes_up():
+                return self
+            if again:
+                break
+            self._ports = _free_ports()
+        raise AssertionError(f"the object store ended: {self._folder / 'weed.log'}")
+
+    def _comes_up(self) -> bool:
+        process = self._process = self._launched()
+        until(
+            lambda: process.poll() is not None or self._bucket_is_there(),
+            START_S,
+            "the object store to start",
+        )
+        return process.poll() is None
+
+    def _launched(self) -> subprocess.Popen[bytes]:
         ports = [f"-{name if '.' in name else name + '.port'}={port}"
                  for name, port in self._ports.items()]  # fmt: skip
         with (self._folder / "weed.log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [str(_WEED), "server", f"-dir={self._folder}", "-ip=127.0.0.1",
-                 "-ip.bind=127.0.0.1", "-filer", "-s3", f"-s3.config={self._identities}",
-                 "-s3.autoCreateBucket=false",
+            return subprocess.Popen(
+                [str(_WEED), f"-logdir={self._folder}", "server", f"-dir={self._folder}",
+                 "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-filer", "-s3",
+                 f"-s3.config={self._identities}", "-s3.autoCreateBucket=false",
                  "-master.volumeSizeLimitMB=64", "-volume.max=50", *ports],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd=self._folder,
             )  # fmt: skip
-        until(self._bucket_is_there, START_S, "the object store to start")
-        return self
 
     def stop(self) -> None:
         """kill -9."""
@@ -110,6 +125,12 @@ class ObjectStore:
         for key in self.keys(prefix):
             with contextlib.suppress(FileNotFoundError):
                 yield bytes(obstore.get(self._client(), f"{prefix}/{key}").bytes())
+
+
+def _free_ports() -> dict[str, int]:
+    names = ("master", "volume", "filer", "s3", "master.port.grpc", "volume.port.grpc",
+             "filer.port.grpc", "s3.port.grpc")  # fmt: skip
+    return {name: free_port() for name in names}
 
 
 @contextlib.contextmanager

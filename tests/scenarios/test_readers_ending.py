@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from memsvc.admin.v1 import admin_service_pb2 as admin_pb
+from memsvc.readers.early import EarlyReaders
 from memsvc.v1 import memory_service_pb2 as pb
 from tests.certificates import make_authority
 from tests.edges import test_tls as tls
@@ -113,6 +114,35 @@ def test_readers_ask_for_the_certificates_that_one_process_would(
     assert node.process is not None
     assert node.process.wait(60) == 78
     assert "server.tls.key_file" in node.log_tail() and "Traceback" not in node.log_tail()
+
+
+def test_readers_begun_early_end_with_a_node_that_cannot_start(make_node: MakeNode) -> None:
+    first = make_node(server__readers=1).start()
+    second = make_node(server__readers=2, storage__data_dir=str(first.data_dir)).start(wait=False)
+    assert second.process is not None
+    assert second.process.wait(60) == 78
+    until(lambda: len(_readers_of(first.data_dir)) == 1, 30, "those of the second end")
+    assert _readers_of(first.data_dir) == [p.pid for p in r.readers(first)]
+
+
+def test_a_reader_that_nobody_takes_is_ended(tmp_path: Path) -> None:
+    with EarlyReaders(2, tmp_path) as early:
+        taken = early.take()
+        assert len(_readers_of(tmp_path)) == 2
+    assert _readers_of(tmp_path) == [taken.pid]
+    with taken:  # closes its input, as the end of its node does, and waits
+        pass
+    assert taken.returncode == 0
+
+
+def _readers_of(data_dir: Path) -> list[int]:
+    """Also those whose node is gone."""
+    return [
+        process.pid
+        for process in psutil.process_iter(["cmdline"])
+        if "memsvc.readers.process" in (found := process.info["cmdline"] or ())
+        and str(data_dir) in found
+    ]
 
 
 def _answers(node: h.Node) -> bool:
