@@ -58,6 +58,7 @@ def serve(
     chosen |= overrides(settings)
     # Read here first: a typing error is told at once, and not ten times by a dying child.
     effective = load(config, os.environ, chosen)
+    # Not what lies in the working directory, which is that of the data as often as not.
     command = [sys.executable, "-P", "-m", "memsvc.server"]
     if config is not None:
         command += ["--config", str(config)]

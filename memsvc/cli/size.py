@@ -37,8 +37,8 @@ _MS_A_DAY = 86_400_000
               help="lifecycle.cold_archive_after_days; 0 = no cold tier.")  # fmt: skip
 @click.option("--m", type=click.IntRange(2, 128), default=16, show_default=True,
               help="index.m.")  # fmt: skip
-@click.option("--readers", type=click.IntRange(0, 64), default=0, show_default=True,
-              help="server.readers.")  # fmt: skip
+@click.option("--readers", type=click.IntRange(0, 64), default=1, show_default=True,
+              help="server.readers; auto is one for each core of the node but one.")  # fmt: skip
 @click.option("--snapshots", type=click.IntRange(min=0), default=3, show_default=True,
               help="storage.snapshot_keep.")  # fmt: skip
 @options.json_option

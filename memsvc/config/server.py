@@ -117,7 +117,8 @@ class Server(Section):
         "takes Write, Forget and administration from them and keeps HTTP. As many as there are "
         "cores answer the most queries. server.max_connections and server.workers hold for each, "
         "storage.tail_budget_bytes is shared out. 0: one process does everything. auto: one for "
-        "each core but one, at most 16; none on a machine of one core. Embedded use has none.",
+        "each core that the node may use (by affinity, and by the CPU limit of its container or "
+        "unit, rounded up) but one, at most 16; none on one core. Embedded use has none.",
         reload=False,
         unit="processes",
         expects="auto, or an integer from 0 to 64 (processes)",

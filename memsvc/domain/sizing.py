@@ -99,7 +99,7 @@ class Load:
     purge_hours: float = 24
     snapshots: int = 3
     seal_rows: int = 5_000
-    readers: int = 0
+    readers: int = 1
     tail_budget: int = 512 << 20
     cold_budget: int = 256 << 20
     reserve: int = 64 << 20
@@ -237,7 +237,7 @@ def size(load: Load) -> Sizes:
     tail = min(largest, load.seal_rows) * load.agents * (4 * load.dimension + TAIL_ROW)
     memory = {
         "processes": SERVER + 2 * BUILDER + load.readers * READER,
-        "recent rows (tails)": min(load.tail_budget, tail),
+        "recent rows (tails)": min(load.tail_budget, tail * (load.readers + 1)),
         "graphs of the hot tier": hot * one.graph,
         "words and columns of the hot tier": hot * (one.words + one.columns),
         "8-bit copies of the hot tier": hot * one.copies,

@@ -11,12 +11,11 @@ import contextlib
 import logging
 import os
 import subprocess
-import sys
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from memsvc import pinning
+from memsvc import children, pinning
 
 log = logging.getLogger("memsvc.readers")
 
@@ -25,7 +24,7 @@ def begin(data_dir: Path) -> subprocess.Popen[bytes]:
     """A reader that waits at its standard input for what it is to serve; it ends when that is
     closed. Raises OSError."""
     return subprocess.Popen(
-        [sys.executable, "-m", "memsvc.readers.process", str(data_dir)],
+        children.command("memsvc.readers.process", str(data_dir)),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         bufsize=0,

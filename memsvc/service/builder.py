@@ -6,13 +6,12 @@ import json
 import logging
 import os
 import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from memsvc import pinning
+from memsvc import children, pinning
 
 log = logging.getLogger(__name__)
 
@@ -96,13 +95,11 @@ class Builder:
             self._idle = idle
             if self._process is None or self._process.poll() is not None:
                 self._process = subprocess.Popen(
-                    [
-                        sys.executable,
-                        "-m",
+                    children.command(
                         "memsvc.service.builder_process",
                         str(self._data_dir),
                         *(["idle"] if idle else []),
-                    ],
+                    ),
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     text=True,

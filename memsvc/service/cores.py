@@ -1,21 +1,26 @@
-"""The cores of the machine, and how many processes share them."""
+"""The cores that a node may use, and how many processes share them."""
 
 from __future__ import annotations
 
+import math
 import os
 from typing import Final
 
 from memsvc.config import Settings
+from memsvc.service.control_group import core_limit
 
 READERS_MOST: Final = 16
 """More are a decision to be made: each has its own connections, views and memory."""
 
 
 def usable_cores() -> int:
-    """Cores that this process may use, fewer than there are in many a container."""
+    """Cores that this process may use, fewer than there are in many a container: by affinity,
+    and by the limit of its control group, rounded up."""
     if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        cores = len(os.sched_getaffinity(0))
+    else:
+        cores = os.cpu_count() or 1
+    return max(1, math.ceil(min(cores, core_limit())))
 
 
 def readers_for(cores: int) -> int:

@@ -7,13 +7,11 @@ unbounded, and metrics are read by people who may not read memories.
 from __future__ import annotations
 
 import collections
-import contextlib
 import logging
 import re
 import threading
 import time
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Final
 
 from prometheus_client import (
@@ -38,6 +36,7 @@ from memsvc.domain.types import (
     WriteAnswer,
     WriteRequest,
 )
+from memsvc.service.control_group import memory_limit_bytes
 from memsvc.service.metrics_sum import Sample, Summed, samples_of
 from memsvc.service.readings import NodeCollector, NodeReadings
 
@@ -123,21 +122,6 @@ class RunningMedian:
                 if seen >= self._total / 2:
                     return index / 100
             return 1.0
-
-
-def memory_limit_bytes(root: Path = Path("/")) -> int:
-    """Memory of the control group (version 2) or, without a limit there, of the machine.
-
-    Mapped segment files are no fixed cost: they are fast while they fit in here, and slow
-    once they do not. 0 when it cannot be told.
-    """
-    found = []
-    with contextlib.suppress(OSError, IndexError, ValueError):
-        total = (root / "proc/meminfo").read_text().split("MemTotal:")[1].split()[0]
-        found.append(int(total) * 1_024)
-    with contextlib.suppress(OSError, ValueError):  # "max" is no number: the machine's
-        found.append(int((root / "sys/fs/cgroup/memory.max").read_text()))
-    return min(found, default=0)
 
 
 class Metrics:

@@ -141,6 +141,8 @@ class Pod:
             "MEMSVC_ADDRESS": self.address,
             # Machines of tests do other things beside.
             "MEMSVC_QUERY__TIMEOUT_MS": "20000",
+            # They have fewer cores than a pod requests.
+            "MEMSVC_SERVER__READERS": "1",
         }
         return {**CLEAN, **fixed, **given}
 

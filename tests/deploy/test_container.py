@@ -103,6 +103,8 @@ def test_nodes_of_the_compose_file_are_confined_and_have_what_they_name(
         if name in NODES:
             assert service["read_only"] and service["cap_drop"] == ["ALL"]
             settings = node_settings(service)
+            # All of them see all cores of the one machine.
+            assert settings.server.readers == 1
             grace = settings.server.graceful_shutdown_ms / 1000 + HEARTBEAT_MARGIN_S
             assert float(service["stop_grace_period"].removesuffix("s")) > grace
             # Nothing is reachable from other machines: between containers nothing is encrypted.

@@ -169,11 +169,25 @@ def test_group_of_the_overlay_is_the_pods_of_its_statefulset(
     assert settings.replication.min_acks == spec["replicas"] - 1 - budget
 
 
+@pytest.mark.parametrize("overlay", m.OVERLAYS)
+def test_pods_start_no_reader_for_each_core_of_their_machine(
+    rendered: dict[str, list[m.Object]], overlay: str, tmp_path: Path
+) -> None:
+    """What a pod requests is not to be seen from within, and these have no limit of CPU."""
+    pod = m.of_kind(rendered[overlay], "StatefulSet")["spec"]["template"]["spec"]
+    resources = pod["containers"][0]["resources"]
+    assert "cpu" not in resources["limits"]
+    readers = settings_of(rendered[overlay], tmp_path).server.readers
+    assert readers == max(1, int(resources["requests"]["cpu"]) - 1)
+
+
 def test_requests_of_the_group_are_those_of_the_load_that_they_name(
-    rendered: dict[str, list[m.Object]],
+    rendered: dict[str, list[m.Object]], tmp_path: Path
 ) -> None:
     text = (m.KUBERNETES / "overlays/replicated/statefulset.yaml").read_text()
     (command,) = re.findall(r"# memsvc (size .*)", text)
+    readers = settings_of(rendered["replicated"], tmp_path).server.readers
+    assert command.endswith(f" --readers {readers}")
     said = json.loads(CliRunner().invoke(cli, [*command.split(), "--json"]).stdout)
     spec = m.of_kind(rendered["replicated"], "StatefulSet")["spec"]
     requests = spec["template"]["spec"]["containers"][0]["resources"]["requests"]

@@ -39,7 +39,6 @@ from memsvc.service.metrics import (
     Metrics,
     Peers,
     RunningMedian,
-    memory_limit_bytes,
 )
 from memsvc.service.readings import NodeReadings
 from tests.edges.harness import make_hit, vector
@@ -285,19 +284,6 @@ def test_commits_and_builds_are_counted(metrics: Metrics) -> None:
     metrics.built(False)
     assert value(metrics, "memsvc_commit_items_sum") == 20
     assert value(metrics, 'memsvc_builder_jobs_total{result="failed"}') == 1
-
-
-def test_memory_limit_is_that_of_the_container(tmp_path: Path) -> None:
-    assert memory_limit_bytes(tmp_path) == 0
-    (tmp_path / "proc").mkdir()
-    (tmp_path / "proc/meminfo").write_text("MemTotal:       1000 kB\nMemFree: 1 kB\n")
-    assert memory_limit_bytes(tmp_path) == 1_024_000
-    group = tmp_path / "sys/fs/cgroup"
-    group.mkdir(parents=True)
-    (group / "memory.max").write_text("max\n")
-    assert memory_limit_bytes(tmp_path) == 1_024_000
-    (group / "memory.max").write_text("500000\n")
-    assert memory_limit_bytes(tmp_path) == 500_000
 
 
 def test_start_times_of_counters_do_not_double_the_text(metrics: Metrics) -> None:
