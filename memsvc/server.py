@@ -15,7 +15,7 @@ import resource
 import select
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -89,9 +89,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with EarlyReaders(readers_of(settings), settings.storage.data_dir) as readers:
         # Not before: to import this takes two thirds of a start, and the readers' own imports as
         # long, at the same time.
-        from memsvc.serving import REFUSALS, Server
+        from memsvc.serving import REFUSALS, Server, make_ready
 
         try:
+            with signals.ending_at_once():
+                make_ready(settings)
             server = Server(effective, options.config, overrides, readers)
             access_lines.start()
             server.start()
@@ -121,6 +123,7 @@ class _Signals:
         os.set_blocking(write, False)
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
         self._end = False
+        self._at_once = False
         self._reload = False
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._handle)
@@ -130,6 +133,19 @@ class _Signals:
             self._reload = True
         else:
             self._end = True
+            if self._at_once:
+                raise SystemExit(0)
+
+    @contextlib.contextmanager
+    def ending_at_once(self) -> Iterator[None]:
+        """What is done within may be broken off anywhere: SIGTERM and SIGINT do."""
+        self._at_once = True
+        try:
+            if self._end:
+                raise SystemExit(0)
+            yield
+        finally:
+            self._at_once = False
 
     def wait(self, server: Server) -> None:
         while not self._end:

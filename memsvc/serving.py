@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
@@ -44,6 +45,14 @@ REFUSALS: Final = (FailedPrecondition, ListenError, TokensFileError)
 """What a Server raises when it cannot start, for reasons that starting again would not mend."""
 
 
+def make_ready(settings: Settings) -> None:
+    """Sees to it that a node of a group has a store to begin with: one without copies that of its
+    primary, and waits for it, however long. May be broken off anywhere. Raises FailedPrecondition
+    when a person is needed."""
+    if settings.node.role != "standalone":
+        prepare(settings)
+
+
 class NodeApi:
     """The node as the gate calls it."""
 
@@ -58,7 +67,7 @@ class Server:
     """A node and its listeners. ``start`` once, ``stop`` once; ``reload`` at any time.
 
     ``config_file`` and ``overrides`` are what ``effective`` was read from, with the process
-    environment; a reload reads them again. Raises what is in REFUSALS.
+    environment; a reload reads them again. After ``make_ready``. Raises what is in REFUSALS.
     """
 
     def __init__(
@@ -73,26 +82,32 @@ class Server:
         self._overrides = dict(overrides)
         self._reload_lock = threading.Lock()
         settings = effective.settings
-        if settings.node.role != "standalone":
-            prepare(settings)
         self.metrics = Metrics()
         self._tokens: TokenStore | None = None
         if settings.auth.mode == "token":
             self._tokens = TokenStore(
                 settings.tokens_path, namespace_scope=settings.auth.namespace_scope
             )
-        follows = not read_role(settings.storage.data_dir, settings).leads
+        self.restart = threading.Event()
+        """Set when the process should end and be started again, to copy its primary anew."""
+        self._stopping = threading.Event()
+        with ExitStack() as undo:
+            self._put_together(settings, early, undo)
+            undo.pop_all()
+
+    def _put_together(self, settings: Settings, early: EarlyReaders, undo: ExitStack) -> None:
+        """``undo`` closes again what was opened, when the rest fails: threads that go on would keep
+        the process from ending."""
         self.node = Node(
             settings,
             metrics=self.metrics,
-            follows=follows,
+            follows=not read_role(settings.storage.data_dir, settings).leads,
             asks_first=settings.node.role != "standalone",
         )
-        self.restart = threading.Event()
-        """Set when the process should end and be started again, to copy its primary anew."""
+        undo.callback(self.node.stop)
         self._group, self._feed = self._replication(settings)
         self._promotion = None if self._group is None else Promotion(self._group)
-        self._crew, place = self._readers(settings, early)
+        self._crew, place = self._readers(settings, early, undo)
         rate, burst = settings.limits.requests_per_second, settings.limits.burst
         self._limiter = (
             SharedRateLimiter(place.limits, rate, burst) if place else RateLimiter(rate, burst)
@@ -116,7 +131,6 @@ class Server:
             options = AppOptions.from_settings(settings, memsvc.__version__, self._current)
             self._http_app = HttpApp(gate, self._pool, options, tracing=self._tracing)
         self._http = self._listeners(settings, gate)
-        self._stopping = threading.Event()
 
     def _look_at_certificate(self, settings: Settings) -> None:
         """Says so where clients will refuse it, now or soon. The node serves all the same."""
@@ -128,18 +142,15 @@ class Server:
             log.warning("%s", soon)
 
     def _readers(
-        self, settings: Settings, early: EarlyReaders
+        self, settings: Settings, early: EarlyReaders, undo: ExitStack
     ) -> tuple[Crew | None, MeetingPlace | None]:
         if not early.count:
             return None, None
-        place = MeetingPlace(self.node.store.store_id)
-        try:
-            port = SharedPort(settings.server.listen)
-        except ListenError:
-            place.close()
-            self.node.stop()
-            raise
-        return Crew(self.node, early, port, place), place
+        place = MeetingPlace(settings.storage.data_dir)
+        undo.callback(place.close)
+        port = SharedPort(settings.server.listen)
+        undo.callback(port.close)
+        return Crew(self.node, self._tokens, early, port, place), place
 
     def _listeners(self, settings: Settings, gate: Gate) -> list[HttpServer]:
         found = []
@@ -192,7 +203,7 @@ class Server:
                 server.start()
             if self._crew is not None:
                 self._crew.start()
-        except ListenError:
+        except BaseException:
             self.stop(0.0)
             raise
         if self._promotion is not None:
@@ -247,9 +258,10 @@ class Server:
                     hint="the settings in force stay; correct the file and reload again",
                 ) from error
             changed, fixed = reload_diff(self._effective.settings, fresh.settings)
-            self._effective = merge_reload(self._effective, fresh)
-            settings = self._effective.settings
+            merged = merge_reload(self._effective, fresh)
+            settings = merged.settings
             self.node.apply(settings)
+            self._effective = merged
             self._limiter.configure(settings.limits.requests_per_second, settings.limits.burst)
             logs.set_level(settings.log.level)
             if self._tokens is not None:

@@ -74,6 +74,8 @@ class _Child:
     started: float
     heard: float | None = None
     killed_because: str = ""
+    reload: bool = False
+    """Whether it is to reload once it is up: until it listens to the signal, that ends it."""
 
     def shift(self, seconds: float) -> None:
         """Forgives a time in which nobody could act."""
@@ -194,6 +196,8 @@ class Supervisor:
                     if child.heard is None:
                         _log.info("server is up, pid %d", child.pid)
                         self._manager.tell(notify.READY, status=f"serving, pid {child.pid}")
+                        if child.reload:
+                            _send(child.pid, signal.SIGHUP)
                     child.heard = now
             code = _reap(child.pid)
             if code is not None:
@@ -204,7 +208,10 @@ class Supervisor:
         while self._signals:
             number = self._signals.pop(0)
             if number == signal.SIGHUP and child is not None:
-                _send(child.pid, signal.SIGHUP)
+                if child.heard is None:
+                    child.reload = True
+                else:
+                    _send(child.pid, signal.SIGHUP)
             elif number in _STOPS and self._stopping_since is None:
                 self._stopping_since = time.monotonic()
                 if child is not None:

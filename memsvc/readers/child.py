@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import logging
 import os
@@ -15,7 +14,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, Final
 
-from memsvc.readers.link import Lines, LinkBroken, Sender
+from memsvc.readers.link import Lines, LinkBroken, Queue
 from memsvc.service.metrics_sum import Sample
 
 log = logging.getLogger("memsvc.readers")
@@ -53,8 +52,8 @@ class Child:
         self._ended = False
         self._process = process
         assert self._process.stdin is not None and self._process.stdout is not None
-        self._sender = Sender(self._process.stdin.fileno())
-        self._out = self._process.stdout
+        self._queue = Queue(self._process.stdin)
+        self._in, self._out = self._process.stdin.fileno(), self._process.stdout
         self.send({"start": told})
 
     @property
@@ -63,14 +62,17 @@ class Child:
         return self._process.pid
 
     def send(self, message: dict[str, Any]) -> None:
-        """Sends a message. One that cannot be sent ends the reader: it would not know what the
-        others know."""
+        """Sends a message, without waiting. One that cannot be sent ends the reader: it would not
+        know what the others know."""
         try:
-            self._sender.send(message)
+            self._queue.send(message)
         except LinkBroken as error:
-            if self._process.poll() is None:
-                log.error("reader pid %d: %s; killing it", self.pid, error)
-                self.kill()
+            self._broken(error)
+
+    def _broken(self, error: LinkBroken) -> None:
+        if self._process.poll() is None:
+            log.error("reader pid %d: %s; killing it", self.pid, error)
+            self.kill()
 
     def ask(self, message: dict[str, Any]) -> Future[dict[str, Any] | None]:
         """Sends a message; the result is what it answers, None when it ends before."""
@@ -93,13 +95,24 @@ class Child:
         killed when it falls silent."""
         lines = Lines()
         last = time.monotonic()
+        # Not select(), which knows no descriptor above 1,023: a node has seven for each segment.
+        poller = select.poll()
+        poller.register(self._out, select.POLLIN)
         while True:
-            readable, _, _ = select.select([self._out], [], [], _TICK_S)
+            if self._queue.waits:
+                poller.register(self._in, select.POLLOUT)
+            happened = {fd for fd, _ in poller.poll(1_000 * _TICK_S)}
             now = time.monotonic()
+            if self._in in happened:
+                poller.unregister(self._in)
+                try:
+                    self._queue.flush()
+                except LinkBroken as error:
+                    self._broken(error)
             if now - last > _OVERSLEPT_S:
                 self._last += now - last
             last = now
-            if readable:
+            if self._out.fileno() in happened:
                 data = os.read(self._out.fileno(), 1 << 16)
                 if not data:
                     break
@@ -110,9 +123,7 @@ class Child:
                 log.error("reader pid %d hung: no sign of life; killing it", self.pid)
                 self.kill()
         code = self._process.wait()
-        assert self._process.stdin is not None
-        with contextlib.suppress(OSError):
-            self._process.stdin.close()
+        self._queue.close()
         self._out.close()
         with self._lock:
             self._ended = True

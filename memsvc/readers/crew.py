@@ -23,12 +23,15 @@ from memsvc.segments.errors import Damage
 from memsvc.service.listening import ListenError
 from memsvc.service.metrics_sum import Sample, added, counts
 from memsvc.service.node import Node
+from memsvc.service.tokens import TokenStore
 
 log = logging.getLogger("memsvc.readers")
 
 TOLD_S: Final = 2.0
 """How long a change waits for all readers to have it. One that takes longer hangs, and will be
 replaced by one that has it from the start."""
+ROLE_TOLD_S: Final = 0.5
+"""The same for a change of role, which other nodes wait for."""
 SAMPLES_S: Final = 0.5
 """How long a scrape waits for fresh figures; those of the last second do otherwise."""
 SETTLED_S: Final = 10.0
@@ -37,20 +40,26 @@ BACKOFF_FIRST_S: Final = 0.5
 BACKOFF_MAX_S: Final = 10.0
 STOP_MARGIN_S: Final = 3.0
 STANDING_S: Final = 0.05
-"""How often is looked whether this node leads, and what answers are to be marked with. Readers
-know of a change that much later."""
+"""How often is looked what answers are to be marked with. Readers know of a change that much
+later; of a change of role they are told at once."""
 STANDING_AGAIN_S: Final = 0.2
 """How often they are told where nothing has changed; well within the shortest lease."""
 
 
 class Crew:
     """The readers of a node, those begun ``early`` and their successors. ``start`` once, ``stop``
-    once."""
+    once. ``tokens`` are those the node asks for; None = it asks for none."""
 
     def __init__(
-        self, node: Node, early: EarlyReaders, port: SharedPort, place: MeetingPlace
+        self,
+        node: Node,
+        tokens: TokenStore | None,
+        early: EarlyReaders,
+        port: SharedPort,
+        place: MeetingPlace,
     ) -> None:
         self._node = node
+        self._tokens = tokens
         self._early = early
         self._port = port
         self._place = place
@@ -90,6 +99,7 @@ class Crew:
         node.degradation.on_forced = self._forced
         node.views.on_expected = self._expected
         node.views.on_replaced = self._replaced
+        node.leading.on_changed.append(self._role_changed)
         node.metrics.others = self.samples
         node.metrics.readers.set_function(lambda: self.ready)
         for thread in (*self._threads, self._watch):
@@ -176,6 +186,9 @@ class Crew:
             self._children[number] = child
         try:
             code = child.run()
+        except BaseException:
+            child.kill()  # nobody listens to it any more
+            raise
         finally:
             with self._changed:
                 del self._children[number]
@@ -194,16 +207,18 @@ class Crew:
             "costs": asdict(node.costs),
             "forced": _forced(node),
             "standing": _standing(node),
+            # The file may be broken by now, which changes nothing for who has read it before.
+            "tokens": [e.model_dump_json() for e in self._tokens.entries] if self._tokens else [],
         }
 
     # -- telling them ------------------------------------------------------------------
 
-    def _tell(self, message: dict[str, Any]) -> None:
+    def _tell(self, message: dict[str, Any], seconds: float = TOLD_S) -> None:
         """All of them; waits for those that serve. One that is starting takes it before it
         serves."""
         with self._telling:
             asked = [(child.ready, child.ask(message)) for child in list(self._children.values())]
-        answered([future for ready, future in asked if ready], TOLD_S)
+        answered([future for ready, future in asked if ready], seconds)
 
     def _forced(self) -> None:
         self._tell({"do": "force", "forced": _forced(self._node)})
@@ -217,6 +232,11 @@ class Crew:
             if found != known or now - told >= STANDING_AGAIN_S:
                 known, told = found, now
                 self._send({"do": "stand", "standing": found})
+
+    def _role_changed(self) -> None:
+        """They know before others act on it: a reader that still takes itself for the primary's
+        would call a position of the next one lost."""
+        self._tell({"do": "stand", "standing": _standing(self._node)}, ROLE_TOLD_S)
 
     def _expected(self, meta: SegmentMeta) -> None:
         """They prepare while this process does, and nobody waits for them: a query that comes
@@ -243,6 +263,8 @@ class Crew:
             self._work.submit(self._settle, child, message["settle"])
         elif "damage" in message:
             self._work.submit(self._damaged, message)
+        if message.get("unreadable"):
+            self._node.checkup.read(sound=False)
         for tenant, agent, recalled in message.get("recalls", ()):
             self._node.recalls.merge(tenant, agent, recalled)
 

@@ -10,26 +10,36 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
 import subprocess
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from memsvc import children, pinning
 
 log = logging.getLogger("memsvc.readers")
 
 
+HELD: Final = frozenset({signal.SIGINT, signal.SIGHUP, signal.SIGTERM})
+"""Signals that a reader takes in once it has imported what handles them. Ctrl-C in a terminal
+reaches it as well as its node, and would end it with a traceback until then."""
+
+
 def begin(data_dir: Path) -> subprocess.Popen[bytes]:
     """A reader that waits at its standard input for what it is to serve; it ends when that is
     closed. Raises OSError."""
-    return subprocess.Popen(
-        children.command("memsvc.readers.process", str(data_dir)),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        bufsize=0,
-        env={**os.environ, **dict.fromkeys(pinning.VARIABLES, "1")},
-    )
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, HELD)
+    try:
+        return subprocess.Popen(
+            children.command("memsvc.readers.process", str(data_dir)),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+            env={**os.environ, **dict.fromkeys(pinning.VARIABLES, "1")},
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class EarlyReaders:

@@ -30,6 +30,7 @@ from memsvc.config import Settings
 from memsvc.domain.errors import MemsvcError, Unavailable
 from memsvc.domain.manifest import SegmentMeta, segment_from_json
 from memsvc.domain.types import Degraded, DegradedLevel
+from memsvc.readers.early import HELD
 from memsvc.readers.following import FollowingGenerations, FollowingProgress
 from memsvc.readers.link import Lines, LinkBroken, Sender
 from memsvc.rpc.forwarding import Forwarder
@@ -57,7 +58,7 @@ from memsvc.service.search.costs import CostBook
 from memsvc.service.search.registry import Views
 from memsvc.service.search.searcher import Searcher
 from memsvc.service.shared_limits import SharedRateLimiter
-from memsvc.service.tokens import TokensFileError, TokenStore
+from memsvc.service.tokens import TokenEntry, TokenStore
 from memsvc.store.following import FollowingStore
 
 log = logging.getLogger("memsvc.reader")
@@ -120,6 +121,8 @@ class Reader:
             clock=lambda: time.time_ns() // 1_000_000,
             own_log_wait_s=lambda: None if self._follows else own_log_wait_s(settings),
         )
+        self._unreadable = threading.Event()
+        self.queries.on_unreadable = self._unreadable.set
         self.metrics = Metrics()
         self.searcher.on_searched = self.metrics.searched
         self.searcher.on_cache = self.metrics.cached
@@ -131,7 +134,9 @@ class Reader:
         self.tokens: TokenStore | None = None
         if settings.auth.mode == "token":
             self.tokens = TokenStore(
-                settings.tokens_path, namespace_scope=settings.auth.namespace_scope
+                settings.tokens_path,
+                namespace_scope=settings.auth.namespace_scope,
+                in_force=tuple(TokenEntry.model_validate_json(one) for one in told["tokens"]),
             )
         self.limiter = SharedRateLimiter(
             Path(told["limits"]), settings.limits.requests_per_second, settings.limits.burst
@@ -185,11 +190,14 @@ class Reader:
         database file, which would else stay on the disk for as long as nobody asks."""
         with contextlib.suppress(Unavailable), self.store.read():
             pass
+        unreadable = self._unreadable.is_set()
+        self._unreadable.clear()
         self._sender.send(
             {
                 "beat": self.queries.active_calls,
                 "samples": self.metrics.samples(),
                 "recalls": self.recalls.take(),
+                "unreadable": unreadable,
             }
         )
 
@@ -262,23 +270,25 @@ class Reader:
 
     # -- what it asks and tells --------------------------------------------------------
 
-    def _settle(self, seconds: float) -> None:
-        """Has the node commit what it acknowledged, when it does so before committing. Calls
-        that wait meanwhile share the next time."""
+    def _settle(self, seconds: float) -> bool:
+        """Has the node commit what it acknowledged, when it does so before committing; whether
+        it did in time. Calls that wait meanwhile share the next time."""
         # A follower acknowledges nothing, and commits what it is sent before it goes on.
         if not self._lazy or self._follows:
-            return
+            return True
         until = time.monotonic() + seconds
         if not self._settling.acquire(timeout=max(0.0, seconds)):
-            return
+            return False
         try:
             number, asked = next(self._ids), Future[None]()
             self._asked[number] = asked
             self._sender.send({"settle": number})
-            with contextlib.suppress(FutureTimeout):
-                asked.result(timeout=max(0.0, until - time.monotonic()))
-            self._asked.pop(number, None)
+            asked.result(timeout=max(0.0, until - time.monotonic()))
+            return True
+        except FutureTimeout:
+            return False
         finally:
+            self._asked.pop(number, None)
             self._settling.release()
 
     def _found(self, meta: SegmentMeta, damages: tuple[Damage, ...]) -> None:
@@ -316,7 +326,7 @@ def main() -> int:
             target=_listen, args=(reader, messages, stop), name="memsvc-node", daemon=True
         ).start()
         port = reader.start()
-    except (ListenError, TokensFileError, MemsvcError) as error:
+    except (ListenError, MemsvcError) as error:
         sender.send({"refused": str(error)})
         return EXIT_REFUSED
     allocator.settle()
@@ -364,6 +374,7 @@ def _ignore_signals(stop: threading.Event) -> None:
     signal.signal(signal.SIGTERM, lambda _number, _frame: stop.set())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD)
 
 
 def _die_with_parent() -> None:

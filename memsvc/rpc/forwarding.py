@@ -25,7 +25,8 @@ Pairs: TypeAlias = "tuple[tuple[str, str | bytes], ...]"
 
 METADATA_MORE: Final = 4_096
 """Bytes of metadata that the serving process takes beyond what a reader takes of a client."""
-_HEALTH_S: Final = 2.0
+HEALTH_S: Final = 2.0
+"""Longest time in which the serving process says how it is; one that takes longer hangs."""
 _FAR_S: Final = 1e6
 _NOT_PASSED: Final = ("user-agent", "te", "content-type", "grpc-", ":")
 """What belongs to the connection and not to the call."""
@@ -61,7 +62,7 @@ class Forwarder:
 
     def _serves(self, name: str) -> bool:
         request = health_pb2.HealthCheckRequest(service=name)
-        answer = self._health.Check(request, timeout=_HEALTH_S)
+        answer = self._health.Check(request, timeout=HEALTH_S)
         return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
 
     def close(self) -> None:
@@ -75,9 +76,11 @@ class Forwarder:
         streaming: bool,
         request_id: str,
         saw: Callable[[str], None],
+        most_s: float | None = None,
     ) -> tuple[Handler, Any]:
         """A handler that passes the call on, and its behaviour. ``streaming``: the answer is a
-        stream. ``saw`` is told which connection called."""
+        stream. ``saw`` is told which connection called. The serving process has ``most_s`` seconds
+        to answer, if the client gives it that long; None = as long as the client gives it."""
         metadata = _passed(details.invocation_metadata, request_id)
         if streaming:
             many: Any = self._channel.unary_stream(details.method)
@@ -97,12 +100,14 @@ class Forwarder:
 
         def answer(request: bytes, context: grpc.ServicerContext) -> bytes:
             saw(context.peer())
-            call = one.future(request, timeout=_time_left(context), metadata=metadata)
+            left = _time_left(context)
+            bounded = most_s is not None and (left is None or most_s < left)
+            call = one.future(request, timeout=most_s if bounded else left, metadata=metadata)
             _cancel_with(context, call)
             try:
                 response: bytes = call.result()
             except (grpc.RpcError, grpc.FutureCancelledError) as error:
-                _end(context, error, request_id)
+                _end(context, error, request_id, hung=bounded)
             _finish(context, call)
             return response
 
@@ -139,13 +144,19 @@ def _finish(context: grpc.ServicerContext, call: Any) -> None:
     context.set_trailing_metadata(tuple(call.trailing_metadata() or ()))
 
 
-def _end(context: grpc.ServicerContext, error: Any, request_id: str) -> NoReturn:
-    """Ends the call as the serving process ended it."""
+def _end(
+    context: grpc.ServicerContext, error: Any, request_id: str, *, hung: bool = False
+) -> NoReturn:
+    """Ends the call as the serving process ended it. ``hung``: when its time is up it was not the
+    client's, who is told that nobody answers."""
     trailing: Pairs = ()
     with contextlib.suppress(AttributeError):
         trailing = tuple(error.trailing_metadata() or ())
     code = error.code() if isinstance(error, grpc.RpcError) else grpc.StatusCode.CANCELLED
-    if code is grpc.StatusCode.UNAVAILABLE and not any(key == DETAILS_KEY for key, _ in trailing):
+    lost_it = code is grpc.StatusCode.UNAVAILABLE or (
+        hung and code is grpc.StatusCode.DEADLINE_EXCEEDED
+    )
+    if lost_it and not any(key == DETAILS_KEY for key, _ in trailing):
         # Not an answer: there is nobody who could give one.
         lost = Unavailable(
             "the process that writes does not answer; the call may or may not have been carried "

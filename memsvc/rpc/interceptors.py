@@ -21,7 +21,7 @@ from memsvc.domain.errors import MemsvcError, Unavailable
 from memsvc.rpc import errors
 from memsvc.rpc.calls import Call, current_call, metadata_of
 from memsvc.rpc.errors import REQUEST_ID_KEY
-from memsvc.rpc.forwarding import Forwarder
+from memsvc.rpc.forwarding import HEALTH_S, Forwarder
 from memsvc.service import logs
 from memsvc.service.access import Gate, Principal
 from memsvc.service.limits import CallPool
@@ -40,17 +40,19 @@ Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 class Lanes:
     """Threads for what must not wait behind memory calls, and must not hold their threads.
 
-    ``quick`` answers Health and refusals; ``admin`` runs exports and maintenance, which take
-    long; ``reflection`` is apart because its streams hold a thread while they are open.
+    ``quick`` answers Health and refusals; ``health`` passes Health on, and waits where the other
+    process hangs; ``admin`` runs exports and maintenance, which take long; ``reflection`` is apart
+    because its streams hold a thread while they are open.
     """
 
     quick: ThreadPoolExecutor = field(default_factory=lambda: _lane(2, "quick"))
+    health: ThreadPoolExecutor = field(default_factory=lambda: _lane(4, "health"))
     admin: ThreadPoolExecutor = field(default_factory=lambda: _lane(4, "admin"))
     reflection: ThreadPoolExecutor = field(default_factory=lambda: _lane(2, "reflection"))
 
     def close(self) -> None:
         """Takes no more work."""
-        for lane in (self.quick, self.admin, self.reflection):
+        for lane in (self.quick, self.health, self.admin, self.reflection):
             lane.shutdown(wait=False, cancel_futures=True)
 
 
@@ -120,8 +122,9 @@ class CallInterceptor(grpc.ServerInterceptor):
     ) -> Handler:
         """What would be refused for its token is refused here, before its message is read."""
         lane: ThreadPoolExecutor = forward.pool
+        most_s: float | None = None
         if details.method == HEALTH_CALL:
-            lane = self._lanes.quick
+            lane, most_s = self._lanes.health, HEALTH_S
         else:
             token = metadata_of(details.invocation_metadata).get(self._token_key)
             try:
@@ -131,7 +134,11 @@ class CallInterceptor(grpc.ServerInterceptor):
             if details.method.startswith(ADMIN):
                 lane = self._lanes.admin
         passing, behaviour = forward.handler(
-            details, handler.response_streaming, call.request_id, self._gate.metrics.peers.saw
+            details,
+            handler.response_streaming,
+            call.request_id,
+            self._gate.metrics.peers.saw,
+            most_s,
         )
         _run_in(behaviour, lane)
         return passing

@@ -180,20 +180,23 @@ class RpcServer:
         """Keeps ``tell`` at what the node says of itself, until the server drains. A node
         that cannot say is not ready."""
 
-        def follow() -> None:
-            failing = False
-            while not self._drained.wait(interval_seconds):
-                try:
-                    serving, failed = self._look(), False
-                except Exception:
-                    if not failing:  # told once, not every second
-                        _log.exception("the node could not tell whether it is ready")
-                    serving, failed = NOTHING, True
-                failing = failed
-                self.tell(serving)
+        def look(failing: bool) -> bool:
+            try:
+                serving, failed = self._look(), False
+            except Exception:
+                if not failing:  # told once, not every second
+                    _log.exception("the node could not tell whether it is ready")
+                serving, failed = NOTHING, True
+            self.tell(serving)
+            return failed
 
-        self.tell(self._look())
-        threading.Thread(target=follow, name="memsvc-readiness", daemon=True).start()
+        def follow(failing: bool) -> None:
+            while not self._drained.wait(interval_seconds):
+                failing = look(failing)
+
+        threading.Thread(
+            target=follow, args=(look(failing=False),), name="memsvc-readiness", daemon=True
+        ).start()
 
     def look_now(self) -> None:
         """Tells at once what the node says of itself; nothing when it cannot say."""
@@ -247,7 +250,19 @@ class RpcServer:
 
 def _channel_options(options: RpcOptions) -> list[tuple[str, int]]:
     behind = options.listen.startswith("unix:")
+    # The connection of a reader carries the calls of all its clients. It lives as long as both
+    # processes: where it was replaced, calls longer than the grace would be broken off.
+    age = (
+        []
+        if behind
+        else [
+            ("grpc.max_connection_idle_ms", IDLE_MS),
+            ("grpc.max_connection_age_ms", AGE_MS),
+            ("grpc.max_connection_age_grace_ms", AGE_GRACE_MS),
+        ]
+    )
     return [
+        *age,
         ("grpc.max_receive_message_length", options.max_message_bytes),
         ("grpc.max_send_message_length", options.max_message_bytes),
         # Otherwise a second server could take the same port without an error, and half of
@@ -255,9 +270,6 @@ def _channel_options(options: RpcOptions) -> list[tuple[str, int]]:
         ("grpc.so_reuseport", int(options.shared_port)),
         ("grpc.max_allowed_incoming_connections", options.max_connections),
         ("grpc.max_concurrent_streams", max(512, options.max_connections)),
-        ("grpc.max_connection_idle_ms", IDLE_MS),
-        ("grpc.max_connection_age_ms", AGE_MS),
-        ("grpc.max_connection_age_grace_ms", AGE_GRACE_MS),
         # Dead peers (a cable pulled, a container frozen) are noticed within 80 seconds.
         ("grpc.keepalive_time_ms", 60_000),
         ("grpc.keepalive_timeout_ms", 20_000),

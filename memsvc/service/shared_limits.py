@@ -45,7 +45,11 @@ class SharedRateLimiter(RateLimiter):
         super().__init__(rate, burst, clock=clock)
         # Open for good: closing a descriptor of the file drops every lock of the process.
         self._fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        os.ftruncate(self._fd, FILE_BYTES)
+        if hasattr(os, "posix_fallocate"):
+            # With room on the disk: a mapped page that finds none ends the process.
+            os.posix_fallocate(self._fd, 0, FILE_BYTES)
+        else:
+            os.ftruncate(self._fd, FILE_BYTES)
         self._map = mmap.mmap(self._fd, FILE_BYTES)
 
     def _draw(self, tenant: str, agent: str, rate: float, burst: float) -> float:

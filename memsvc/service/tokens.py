@@ -159,8 +159,15 @@ class TokenStore:
     and a warning is logged. To revoke everything, leave `tokens: []` in the file.
     """
 
-    def __init__(self, path: Path, *, namespace_scope: bool = True) -> None:
-        """Read the file; TokensFileError when that fails, because there is nothing to keep.
+    def __init__(
+        self,
+        path: Path,
+        *,
+        namespace_scope: bool = True,
+        in_force: tuple[TokenEntry, ...] | None = None,
+    ) -> None:
+        """Read the file. When that fails, the tokens `in_force` at another process of the node
+        hold; TokensFileError without them, because there is nothing to keep.
 
         Without `namespace_scope` every token reaches every namespace, within its rights.
         """
@@ -172,7 +179,16 @@ class TokenStore:
         self._checked_ms: int | None = None
         self._entries: tuple[TokenEntry, ...] = ()
         self._stamp: tuple[int, ...] | None = None
-        self._load()
+        if in_force is None:
+            self._load()
+        else:
+            self._entries = in_force
+            self.reload()
+
+    @property
+    def entries(self) -> tuple[TokenEntry, ...]:
+        """The tokens in force."""
+        return self._entries
 
     def __len__(self) -> int:
         return len(self._entries)

@@ -175,6 +175,28 @@ def test_sighup_is_passed_on_and_nothing_restarts(rig: Callable[[str], Rig]) -> 
     assert run.signals() == ["SIGHUP", "SIGTERM"] and len(run.pids()) == 1
 
 
+def test_sighup_while_the_child_starts_waits_until_it_listens(rig: Callable[[str], Rig]) -> None:
+    """Until then the signal would end it."""
+    run = rig(
+        """
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        (here / "begun").touch()
+        while not (here / "go").exists():
+            time.sleep(0.01)
+        signal.signal(signal.SIGHUP, ended)
+        heartbeat.start(lambda: True)
+        stop.wait()
+        """
+    )
+    run.until((run.folder / "begun").exists, "start")
+    run.process.send_signal(signal.SIGHUP)
+    run.process.send_signal(signal.SIGCHLD)  # so that it has been round once more
+    run.until(lambda: psutil.Process(run.process.pid).status() == "sleeping", "it waits")
+    (run.folder / "go").touch()
+    run.until(lambda: run.signals() == ["SIGHUP"], "reload")
+    assert len(run.pids()) == 1
+
+
 def test_a_stopped_child_is_found_out_and_replaced(rig: Callable[[str], Rig]) -> None:
     run = rig(WELL)
     first = run.up()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import threading
 from collections.abc import Iterator
 
@@ -10,6 +11,7 @@ import pytest
 from grpc_health.v1 import health_pb2
 
 from memsvc.domain.errors import DeadlineExceeded
+from memsvc.rpc import server as rpc
 from memsvc.rpc.server import RpcOptions, RpcServer
 from memsvc.rpc.serving import NOTHING
 from memsvc.service.limits import Timeouts
@@ -256,3 +258,28 @@ def test_node_that_stops_being_ready_is_taken_out_of_rotation() -> None:
 
 def _follows_health() -> bool:
     return any(thread.name == "memsvc-readiness" for thread in threading.enumerate())
+
+
+def test_the_connection_of_a_reader_is_not_replaced_for_its_age(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It carries the calls of all clients: an export that began shortly before would be broken
+    off, as that of a client is whose own connection is that old."""
+    monkeypatch.setattr(rpc, "AGE_MS", 100)
+    monkeypatch.setattr(rpc, "AGE_GRACE_MS", 100)
+    behind, before = make_edge(), make_edge()
+    behind.api.during, _, release = hold()
+    before.api.during, _, release_too = hold()
+    with (
+        tempfile.TemporaryDirectory(dir="/tmp") as folder,  # a short path, as sockets need
+        rpc_server(behind, listen=f"unix:{folder}/node.sock"),
+        rpc_server(before) as direct,
+        grpc.insecure_channel(f"unix:{folder}/node.sock") as inner,
+        channel(direct.port) as outer,
+    ):
+        passed_on = Client(inner).memory.Query.future(QUERY, timeout=30)
+        own = Client(outer).memory.Query.future(QUERY, timeout=30)
+        assert own.exception(timeout=30).code() is grpc.StatusCode.UNAVAILABLE
+        release.set()
+        release_too.set()
+        assert passed_on.result(timeout=30).items
