@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 
 
@@ -13,3 +14,13 @@ def command(module: str, *arguments: str) -> list[str]:
     """
     safe = ["-P"] if sys.flags.safe_path else []
     return [sys.executable, *safe, "-m", module, *arguments]
+
+
+def described(code: int) -> str:
+    """How a process ended, from what Popen tells: "exit code 1", "signal SIGKILL"."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"signal {signal.Signals(-code).name}"
+    except ValueError:
+        return f"signal {-code}"

@@ -130,6 +130,8 @@ class Server:
         if settings.server.http_listen:
             options = AppOptions.from_settings(settings, memsvc.__version__, self._current)
             self._http_app = HttpApp(gate, self._pool, options, tracing=self._tracing)
+            if (crew := self._crew) is not None:
+                self._http_app.others_serve = lambda: crew.ready > 0
         self._http = self._listeners(settings, gate)
 
     def _look_at_certificate(self, settings: Settings) -> None:

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from memsvc import notify
+from memsvc import children, notify
 from memsvc.heartbeat import FD_VARIABLE
 
 _log = logging.getLogger("memsvc.supervisor")
@@ -133,7 +133,7 @@ class Supervisor:
             finally:
                 os.close(child.pipe)
             lived = time.monotonic() - child.started
-            cause = child.killed_because or _described(code)
+            cause = child.killed_because or children.described(code)
             self._take_signals(None)
             if self._stopping_since is not None:
                 _log.info("stopped (%s)", cause)
@@ -288,15 +288,6 @@ def _drain(fd: int) -> bytes | None:
         return os.read(fd, 65_536) or None
     except BlockingIOError:
         return b""
-
-
-def _described(code: int) -> str:
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return f"signal {signal.Signals(-code).name}"
-    except ValueError:
-        return f"signal {-code}"
 
 
 def _exit_code(code: int, child: _Child) -> int:

@@ -89,6 +89,8 @@ class HttpApp:
         self._options = options or AppOptions()
         self._tracing = tracing or NoTracing()
         self.draining = False
+        self.others_serve: Callable[[], bool] = lambda: True
+        """Whether the processes that answer beside this one do; ``/readyz`` is about all."""
         timeouts = self._options.timeouts
         self.app = Starlette(
             routes=[
@@ -275,7 +277,7 @@ class HttpApp:
         return _json(b'{"alive":true}')
 
     async def _readyz(self, _request: Request) -> Response:
-        ready = self._gate.health().ready and not self.draining
+        ready = self._gate.health().ready and not self.draining and self.others_serve()
         return _json(render.dumps({"ready": ready}), 200 if ready else 503)
 
     async def _openapi(self, _request: Request) -> Response:

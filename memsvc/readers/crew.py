@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Any, Final
 
+from memsvc import children
 from memsvc.config import Settings
 from memsvc.domain.manifest import SegmentMeta, segment_from_json
 from memsvc.readers.child import STARTUP_S, Child, answered
@@ -112,7 +113,7 @@ class Crew:
                 self._changed.wait(1.0)
         if self._refusal:
             raise ListenError(f"a reader does not start: {self._refusal}")
-        log.info("%d readers serve port %d", self.ready, self._port.port)
+        log.info("readers that serve port %d: %d", self._port.port, self.ready)
 
     def reload(self, settings: Settings) -> None:
         """Gives all readers new settings, and has them read the tokens again."""
@@ -156,10 +157,10 @@ class Crew:
         failures = 0
         while not self._stopping.is_set():
             try:
-                code, lived, cause = self._one(number)
+                how, lived, cause = self._one(number)
             except Exception:
                 log.exception("a reader could not be started")
-                code, lived, cause = -1, 0.0, ""
+                how, lived, cause = "not started", 0.0, ""
             if self._stopping.is_set():
                 return
             if cause and not self._served():
@@ -171,17 +172,18 @@ class Crew:
             self._node.metrics.reader_deaths.inc()
             failures = 0 if lived >= SETTLED_S else failures + 1
             delay = min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2 ** (failures - 1)) if failures > 1 else 0
-            why = cause or f"exit status {code}"
-            log.error("reader %d ended (%s); starting another in %g s", number, why, delay)
+            log.error("reader %d ended (%s); starting another in %g s", number, cause or how, delay)
             self._stopping.wait(delay)
 
     def _served(self) -> bool:
         return self._deaths > 0 or self.ready > 0
 
-    def _one(self, number: int) -> tuple[int, float, str]:
+    def _one(self, number: int) -> tuple[str, float, str]:
+        """One reader from its start to its end: how it ended, the seconds that it lived, and why
+        it refused to start."""
         with self._telling:
             if self._stopping.is_set():
-                return 0, 0.0, ""
+                return "", 0.0, ""
             child = Child(self._early.take(), self._told(), self._heard)
             self._children[number] = child
         try:
@@ -194,7 +196,8 @@ class Crew:
                 del self._children[number]
                 added(self._gone, counts(child.samples))
                 self._changed.notify_all()
-        return code, time.monotonic() - child.started, child.refused
+        how = f"pid {child.pid}, {children.described(code)}"
+        return how, time.monotonic() - child.started, child.refused
 
     def _told(self) -> dict[str, Any]:
         node = self._node

@@ -60,7 +60,7 @@ class Builder:
                     progress(message["progress"])
         except OSError as error:
             raise BuilderFailed(f"the builder died: {error}") from error
-        raise BuilderFailed(f"the builder died (exit status {process.wait()})")
+        raise BuilderFailed(f"the builder died ({children.described(process.wait())})")
 
     def rest(self) -> None:
         """Ends the process between two jobs; the next job starts another."""

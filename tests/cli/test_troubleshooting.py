@@ -90,6 +90,10 @@ TRIED = {
         "test_a_child_that_always_dies_is_given_up",
         "test_a_stopped_child_is_found_out_and_replaced",
     },
+    "Calls fail with UNAVAILABLE for a second now and then; `memsvc_reader_deaths_total` rises": {
+        "test_a_node_whose_only_reader_is_gone_is_not_ready_until_there_is_another",
+        "test_a_killed_reader_costs_no_other_connection_a_call_and_is_replaced",
+    },
     "`no memsvc answers` (exit code 3)": {
         "test_nobody_there_is_exit_code_3",
         "test_encryption",

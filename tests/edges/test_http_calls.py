@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import httpx
 import numpy as np
 import pytest
+from starlette.testclient import TestClient
 
 from memsvc.domain import filters as f
 from memsvc.domain.errors import (
@@ -30,7 +31,7 @@ from memsvc.http.answers import (
     QueryAnswerBody,
     WriteAnswerBody,
 )
-from memsvc.http.app import metrics_app
+from memsvc.http.app import HttpApp, metrics_app
 from memsvc.http.server import HttpOptions, HttpServer, _bind
 from memsvc.service.limits import Timeouts
 from memsvc.service.listening import ListenError
@@ -267,6 +268,16 @@ def test_readiness_is_told_apart_from_life(edge: Edge, client: httpx.Client) -> 
     edge.api.ready = False
     assert client.get("/readyz").status_code == 503
     assert client.get("/healthz").status_code == 200
+
+
+def test_a_node_is_not_ready_while_nobody_answers_over_grpc(edge: Edge) -> None:
+    app = HttpApp(edge.gate, edge.pool)
+    app.others_serve = lambda: False
+    with TestClient(app.app) as client:
+        assert client.get("/readyz").status_code == 503
+        assert client.get("/healthz").status_code == 200
+        app.others_serve = lambda: True
+        assert client.get("/readyz").status_code == 200
 
 
 def test_requests_that_run_finish_when_the_server_stops() -> None:

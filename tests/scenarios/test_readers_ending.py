@@ -7,6 +7,8 @@ import signal
 import sys
 import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
@@ -93,6 +95,31 @@ def test_under_the_supervisor_a_killed_server_takes_its_readers_along(
     assert not h.users_of(node.data_dir)
 
 
+def test_a_node_whose_only_reader_is_gone_is_not_ready_until_there_is_another(
+    make_node: MakeNode,
+) -> None:
+    """Probes over HTTP reach the server, which is well; callers over gRPC reach nobody."""
+    node = make_node(server__readers=1).start()
+    until(lambda: _ready(node), 60, node.log_tail)
+    (victim,) = r.readers(node)
+    victim.kill()
+    until(lambda: not _ready(node), 30, node.log_tail, every=0.005)
+    until(lambda: _ready(node), 60, node.log_tail)
+    r.Channel(node).close()
+    assert f"reader 0 ended (pid {victim.pid}, signal SIGKILL)" in node.log_tail()
+    assert node.stop() == 0
+
+
+def _ready(node: h.Node) -> bool:
+    url = f"http://127.0.0.1:{node.http_port}/readyz"
+    try:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return bool(answer.status == 200)
+    except urllib.error.HTTPError as refused:
+        assert refused.code == 503
+        return False
+
+
 def test_readers_ask_for_the_certificates_that_one_process_would(
     make_node: MakeNode, tmp_path: Path
 ) -> None:
@@ -104,7 +131,7 @@ def test_readers_ask_for_the_certificates_that_one_process_would(
         server__tls__key_file=str(server.key),
         server__tls__client_ca_file=str(ca.cert),
     ).start(wait=False)
-    until(lambda: "readers serve port" in node.log_tail(), 60, "readers that serve")
+    until(lambda: "readers that serve port" in node.log_tail(), 60, "readers that serve")
     assert tls.ask(node.port, ca, client).ready
     tls.unavailable(lambda: tls.ask(node.port, ca))
     tls.unavailable(lambda: tls.ask(node.port, ca, stranger))

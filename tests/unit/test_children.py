@@ -8,7 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from memsvc.children import described
 from memsvc.store.store import Store
+
+
+@pytest.mark.parametrize(
+    ("code", "told"), [(0, "exit code 0"), (-9, "signal SIGKILL"), (-200, "signal 200")]
+)
+def test_how_a_process_ended_is_told_by_names(code: int, told: str) -> None:
+    assert described(code) == told
+
 
 _START = """
 import subprocess, sys
