@@ -72,7 +72,7 @@ SERVER: Final = 220 << 20
 """Supervisor and server, before they hold any row."""
 BUILDER: Final = 90 << 20
 """Each of the two builder processes, beside the graph that it builds."""
-READER: Final = 50 << 20
+READER: Final = 60 << 20
 """Each reader process."""
 TAIL_ROW: Final = 900
 """A row of a tail, beside its vector."""

@@ -14,7 +14,7 @@ from memsvc.store.env import STORE_FORMAT
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-PAGES = sorted([DOCS / "operations.md", *(DOCS / "reference").glob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
 
 
 def names_of_tests() -> set[str]:
