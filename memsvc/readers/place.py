@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
 import socket
 import stat
 import tempfile
+import time
 from collections.abc import Iterator
 from hashlib import blake2b
 from pathlib import Path
@@ -20,6 +22,10 @@ from memsvc.service.listening import ListenError
 SOCKET: Final = "node.sock"
 SOCKET_PATH_BYTES: Final = 103
 """Longest path of a socket that every system takes (Linux 107, macOS 103)."""
+PORT_S: Final = 5.0
+"""Longest wait for a port. Readers of a node that was killed end a moment after it, which is late
+on a busy machine; to be refused the port would end the next node for good."""
+_AGAIN_S: Final = 0.05
 FOLDERS: Final = 100
 """Names that are tried for a folder: others may have them, on purpose or by chance."""
 
@@ -33,13 +39,13 @@ class SharedPort:
     else can take it in the ordinary way, whether readers listen just then or not.
     """
 
-    def __init__(self, listen: str) -> None:
-        """Raises ListenError."""
+    def __init__(self, listen: str, wait_s: float = PORT_S) -> None:
+        """Waits so long for a port that is taken. Raises ListenError."""
         host, port = parse_listen(listen)
         try:
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
             family, _, _, _, address = found[0]
-            self._socket = _taken(family, address) if port else _free(family, address)
+            self._socket = _held(family, address, wait_s) if port else _free(family, address)
         except (OSError, UnicodeError) as error:
             raise ListenError(
                 f"server.listen: cannot listen on {listen}: the port is taken (by another "
@@ -51,6 +57,17 @@ class SharedPort:
     def close(self) -> None:
         """Gives the port up."""
         self._socket.close()
+
+
+def _held(family: int, address: object, wait_s: float) -> socket.socket:
+    until = time.monotonic() + wait_s
+    while True:
+        try:
+            return _taken(family, address)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or time.monotonic() > until:
+                raise
+        time.sleep(_AGAIN_S)
 
 
 def _taken(family: int, address: object) -> socket.socket:

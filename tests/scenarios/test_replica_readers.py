@@ -124,3 +124,21 @@ def test_readers_of_a_node_that_is_stopped_do_not_pass_for_those_of_a_primary(
         finally:
             node.signal(signal.SIGCONT)
         until(lambda c=connection: not c.query(1).degraded.level, 30, "the mark to go")  # type: ignore[misc]
+
+
+def test_a_reader_of_the_node_that_led_before_calls_no_position_of_the_next_one_lost(
+    make_node: MakeNode,
+) -> None:
+    """It is told of the change before the next one leads: it waits for the position, as a replica
+    does."""
+    nodes = g.make_group(make_node, ("a", "b"), server__readers=1)
+    g.start(nodes)
+    channels = [r.Channel(node) for node in nodes]
+    leads = 0
+    for number in range(4):
+        before, leads = channels[leads], 1 - leads
+        assert g.promote(nodes[leads]).position
+        request = pb.WriteRequest(namespace=h.namespace(), items=[h.memory(number)])
+        written = channels[leads].stub.Write(request, timeout=h.CALL_S)
+        answer = before.query(number, min_position=written.position)
+        assert [hit.id for hit in answer.items] == [written.results[0].id]

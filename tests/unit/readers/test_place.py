@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -23,7 +24,7 @@ from memsvc.readers.place import SharedPort
 from memsvc.service.listening import ListenError
 while line := sys.stdin.readline():
     try:
-        held = SharedPort(line.strip())
+        held = SharedPort(line.strip(), 0)
         print("held", flush=True)
     except ListenError:
         held = None
@@ -125,7 +126,7 @@ def test_a_port_is_held_also_while_no_reader_listens(tmp_path: Path) -> None:
     listen = f"127.0.0.1:{free_port()}"
     with closing(SharedPort(listen)) as held:
         with pytest.raises(ListenError):
-            SharedPort(listen)
+            SharedPort(listen, 0)
         with closing(socket.socket()) as ordinary, pytest.raises(OSError):
             ordinary.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             ordinary.bind(("127.0.0.1", held.port))
@@ -140,6 +141,18 @@ def test_a_port_is_held_also_while_no_reader_listens(tmp_path: Path) -> None:
                 connection.close()  # first, so that the port has a connection in TIME_WAIT
     with closing(SharedPort(listen)):
         pass
+
+
+def test_a_port_is_waited_for_that_readers_of_a_killed_node_still_have() -> None:
+    """They end a moment after it: the next node must not be refused for good."""
+    with closing(socket.socket()) as reader:
+        reader.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        reader.bind(("127.0.0.1", 0))
+        reader.listen()
+        threading.Timer(0.3, reader.close).start()
+        listen = f"127.0.0.1:{reader.getsockname()[1]}"
+        with closing(SharedPort(listen, 60.0)) as held:
+            assert held.listen == listen
 
 
 def test_of_two_nodes_that_start_on_one_port_at_once_one_gets_it() -> None:
