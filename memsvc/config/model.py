@@ -58,7 +58,12 @@ def value_of(settings: Settings, name: str) -> object:
 
 
 def contradictions(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Yield (key, what is wrong) for values that are fine alone but not together."""
+    """Yield (key, what is wrong) for values that are fine alone but not together, and for text that
+    cannot be handed on, to LMDB, to a reader or to a builder."""
+    for name in KEYS:
+        text = str(value_of(settings, name))
+        if not text.isascii() and text != text.encode("utf-8", "replace").decode():
+            yield name, f"found {text!a}, expected text in UTF-8"
     server, auth, query = settings.server, settings.auth, settings.query
     if query.default_top_k > query.max_top_k:
         yield (

@@ -127,3 +127,12 @@ def test_replicas_are_not_asked_to_confirm_what_is_on_no_disk() -> None:
     with pytest.raises(ConfigError, match="min_acks") as caught:
         load(overrides={**group, "storage.wal_sync": "every_1000ms"})
     assert "storage.wal_sync: expected always" in caught.value.problems[0]
+
+
+@pytest.mark.parametrize("key", ["storage.data_dir", "auth.tokens_file"])
+def test_a_path_that_is_not_utf8_is_refused_by_name(key: str) -> None:
+    """As an argument in another encoding is: the database and the readers could not be told it."""
+    with pytest.raises(ConfigError, match=rf"{key}.*UTF-8") as caught:
+        load(overrides={key: "/srv/caf\udce9"})
+    str(caught.value).encode()
+    assert load(overrides={key: "/srv/café"})
