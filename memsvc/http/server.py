@@ -102,7 +102,7 @@ class HttpServer:
             if not self._thread.is_alive() or time.monotonic() > until:
                 raise ListenError(f"{options.key}: the server did not start; see the log")
             time.sleep(0.002)
-        _log.info("HTTP listens on %s, port %d", options.host, self.port)
+        _log.info("HTTP listens on %s, port %d (%s)", options.host, self.port, options.key)
         return self.port
 
     def stop(self, grace_seconds: float) -> bool:

@@ -164,7 +164,7 @@ class RpcServer:
         if listen.startswith("unix:"):
             _log.info("gRPC listens on %s, for readers", listen)
         else:
-            _log.info("gRPC listens on %s, port %d", listen, self.port)
+            _log.info("gRPC listens on %s, port %d", listen.rpartition(":")[0], self.port)
         return self.port
 
     def tell(self, serving: Mapping[str, bool]) -> None:
