@@ -96,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 make_ready(settings)
             server = Server(effective, options.config, overrides, readers)
             access_lines.start()
-            server.start()
+            server.start(lambda: signals.end)
         except REFUSALS as error:
             hint = getattr(error, "hint", "")
             log.error("cannot start: %s%s", error, f" ({hint})" if hint else "")
@@ -122,7 +122,8 @@ class _Signals:
         os.set_blocking(self._read, False)
         os.set_blocking(write, False)
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-        self._end = False
+        self.end = False
+        """Whether the process was told to end."""
         self._at_once = False
         self._reload = False
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -132,7 +133,7 @@ class _Signals:
         if number == signal.SIGHUP:
             self._reload = True
         else:
-            self._end = True
+            self.end = True
             if self._at_once:
                 raise SystemExit(0)
 
@@ -141,14 +142,14 @@ class _Signals:
         """What is done within may be broken off anywhere: SIGTERM and SIGINT do."""
         self._at_once = True
         try:
-            if self._end:
+            if self.end:
                 raise SystemExit(0)
             yield
         finally:
             self._at_once = False
 
     def wait(self, server: Server) -> None:
-        while not self._end:
+        while not self.end:
             select.select([self._read], [], [])
             with contextlib.suppress(BlockingIOError):
                 os.read(self._read, 512)

@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
@@ -191,8 +191,8 @@ class Server:
         """Port of the HTTP listener; 0 without one."""
         return self._http[0].port if self._http_app is not None else 0
 
-    def start(self) -> None:
-        """Listens and serves."""
+    def start(self, ending: Callable[[], bool]) -> None:
+        """Listens and serves. ``ending`` says whether the process was told to end meanwhile."""
         try:
             self._look_at_certificate(self._current())
             if self._feed is not None:
@@ -204,7 +204,7 @@ class Server:
             for server in self._http:
                 server.start()
             if self._crew is not None:
-                self._crew.start()
+                self._crew.start(ending)
         except BaseException:
             self.stop(0.0)
             raise

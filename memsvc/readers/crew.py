@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Any, Final
@@ -92,10 +93,10 @@ class Crew:
         """The port that they share."""
         return self._port.port
 
-    def start(self) -> None:
-        """Starts all of them and waits until they serve, though not for ever: one that keeps
-        ending is started again and again, as later. Raises ListenError when one says that it
-        cannot."""
+    def start(self, ending: Callable[[], bool]) -> None:
+        """Starts all of them and waits until they serve, though not for ever, and not when the
+        process is ``ending``: one that keeps ending is started again and again, as later. Raises
+        ListenError when one says that it cannot."""
         node = self._node
         node.degradation.on_forced = self._forced
         node.views.on_expected = self._expected
@@ -108,7 +109,7 @@ class Crew:
         until = time.monotonic() + STARTUP_S
         with self._changed:
             while self.ready < len(self._threads) and not self._refusal:
-                if time.monotonic() > until:
+                if time.monotonic() > until or ending():
                     break
                 self._changed.wait(1.0)
         if self._refusal:

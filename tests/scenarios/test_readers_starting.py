@@ -109,6 +109,17 @@ def test_a_replica_that_waits_for_its_primary_ends_when_it_is_told_to(make_node:
     assert not h.users_of(node.data_dir), "a reader outlived its node"
 
 
+def test_a_node_whose_reader_hangs_at_the_start_ends_when_it_is_told_to(
+    make_node: MakeNode,
+) -> None:
+    node = make_node(server__readers=1, server__graceful_shutdown_ms=1_000).start(wait=False)
+    until(lambda: bool(r.readers(node)), 60, node.log_tail)
+    r.readers(node)[0].suspend()
+    until(lambda: "HTTP listens" in node.log_tail(), 60, node.log_tail)
+    assert node.stop() == 0
+    assert not h.users_of(node.data_dir), "the reader outlived its node"
+
+
 def test_a_node_that_hangs_keeps_its_reader_from_nothing_but_what_it_must_ask(
     make_node: MakeNode,
 ) -> None:
