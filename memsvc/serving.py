@@ -203,6 +203,8 @@ class Server:
             self._rpc.start()
             for server in self._http:
                 server.start()
+            # Before readers ask: they would say for another second that the node serves nothing.
+            self._rpc.follow_health()
             if self._crew is not None:
                 self._crew.start(ending)
         except BaseException:
@@ -210,7 +212,6 @@ class Server:
             raise
         if self._promotion is not None:
             self._promotion.start()
-        self._rpc.follow_health()
         self.node.leading.on_changed.append(self._rpc.look_now)
         log.info("memsvc %s serves %s", memsvc.__version__, self.node.store.data_dir)
 

@@ -163,6 +163,8 @@ class Reader:
 
     def start(self) -> int:
         """Listens; returns the port. Raises ListenError."""
+        # Who connects first is told what is so, and not that nothing was found out yet.
+        self._rpc.look_now()
         port = self._rpc.start()
         self._rpc.follow_health()
         return port

@@ -89,6 +89,21 @@ def test_a_reader_is_replaced_while_the_tokens_file_is_broken(
         until(taken, 30, "the file is read again once it can be")
 
 
+def test_a_node_says_that_it_serves_with_its_first_answer(make_node: MakeNode) -> None:
+    """For a second it said that it does not: startup probes, and clients that balance by health,
+    waited for nothing at each start."""
+    node = make_node(server__readers=1).start(wait=False)
+    request = health_pb2.HealthCheckRequest()
+    with grpc.insecure_channel(f"127.0.0.1:{node.port}") as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        answer = stub.Check(request, timeout=60, wait_for_ready=True)
+    assert answer.status == health_pb2.HealthCheckResponse.SERVING
+    _replace_reader(node)
+    with grpc.insecure_channel(f"127.0.0.1:{node.port}") as channel:
+        answer = health_pb2_grpc.HealthStub(channel).Check(request, timeout=60)
+    assert answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
 def test_signals_that_reach_a_reader_while_it_imports_do_not_end_it(tmp_path: Path) -> None:
     """Ctrl-C in a terminal goes to all processes in it."""
     with EarlyReaders(1, tmp_path) as early:
