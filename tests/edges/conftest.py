@@ -6,15 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.edges.harness import (
-    EVERYTHING,
-    Edge,
-    FakePrincipal,
-    FakeTokens,
-    channel,
-    make_edge,
-    rpc_server,
-)
+from tests.edges.fakes import EVERYTHING, FakePrincipal, FakeTokens
+from tests.edges.harness import Edge, channel, make_edge, rpc_server
 from tests.edges.rpc_client import Client
 
 

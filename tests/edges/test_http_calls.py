@@ -35,18 +35,8 @@ from memsvc.http.app import HttpApp, metrics_app
 from memsvc.http.server import HttpOptions, HttpServer, _bind
 from memsvc.service.limits import Timeouts
 from memsvc.service.listening import ListenError
-from tests.edges.harness import (
-    EVERYTHING,
-    TOKEN,
-    Edge,
-    FakePrincipal,
-    FakeTokens,
-    hit_id,
-    hold,
-    http_server,
-    make_edge,
-    make_hit,
-)
+from tests.edges.fakes import EVERYTHING, FakePrincipal, FakeTokens, hit_id, make_hit
+from tests.edges.harness import TOKEN, Edge, hold, http_server, make_edge
 from tests.edges.http_client import FORGET, QUERY, WRITE, connect, problem
 from tests.waiting import until
 

@@ -13,13 +13,8 @@ from memsvc.domain.errors import (
     Violation,
     invalid,
 )
-from tests.edges.harness import (
-    EVERYTHING,
-    Edge,
-    FakeTokens,
-    http_server,
-    make_edge,
-)
+from tests.edges.fakes import EVERYTHING, FakeTokens
+from tests.edges.harness import Edge, http_server, make_edge
 from tests.edges.http_client import NS, QUERY, WRITE, connect, post, problem
 
 

@@ -16,15 +16,8 @@ from memsvc.rpc.server import RpcOptions, RpcServer
 from memsvc.service import logs, traces
 from memsvc.v1 import memory_service_pb2 as pb
 from memsvc.v1 import memory_service_pb2_grpc, types_pb2
-from tests.edges.harness import (
-    EVERYTHING,
-    TOKEN,
-    FakeTokens,
-    channel,
-    http_server,
-    make_edge,
-    rpc_server,
-)
+from tests.edges.fakes import EVERYTHING, FakeTokens
+from tests.edges.harness import TOKEN, channel, http_server, make_edge, rpc_server
 
 SECRET = "the user is allergic to penicillin"
 

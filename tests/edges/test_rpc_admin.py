@@ -12,14 +12,8 @@ from memsvc.admin.v1 import admin_service_pb2 as admin_pb
 from memsvc.domain.errors import invalid
 from memsvc.domain.generations import NewGeneration
 from memsvc.v1 import types_pb2
-from tests.edges.harness import (
-    Edge,
-    FakePrincipal,
-    FakeTokens,
-    channel,
-    make_edge,
-    rpc_server,
-)
+from tests.edges.fakes import FakePrincipal, FakeTokens
+from tests.edges.harness import Edge, channel, make_edge, rpc_server
 from tests.edges.rpc_client import Client, auth, code
 
 

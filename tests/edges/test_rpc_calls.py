@@ -11,13 +11,8 @@ from memsvc.domain.errors import MemsvcError, ResourceExhausted
 from memsvc.domain.types import Degraded, DegradedLevel
 from memsvc.v1 import memory_service_pb2 as pb
 from memsvc.v1 import types_pb2
-from tests.edges.harness import (
-    Edge,
-    channel,
-    hit_id,
-    make_edge,
-    rpc_server,
-)
+from tests.edges.fakes import hit_id
+from tests.edges.harness import Edge, channel, make_edge, rpc_server
 from tests.edges.rpc_client import FORGET, NS, QUERY, WRITE, Client, auth, code, failure, info
 
 

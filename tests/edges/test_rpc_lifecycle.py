@@ -18,16 +18,8 @@ from memsvc.service.limits import Timeouts
 from memsvc.service.listening import ListenError
 from memsvc.v1 import memory_service_pb2 as pb
 from memsvc.v1 import memory_service_pb2_grpc
-from tests.edges.harness import (
-    ALL_SERVED,
-    EVERYTHING,
-    Edge,
-    FakeTokens,
-    channel,
-    hold,
-    make_edge,
-    rpc_server,
-)
+from tests.edges.fakes import EVERYTHING, FakeTokens
+from tests.edges.harness import ALL_SERVED, Edge, channel, hold, make_edge, rpc_server
 from tests.edges.rpc_client import NS, QUERY, WRITE, Client, auth, code, failure, info
 from tests.waiting import until
 

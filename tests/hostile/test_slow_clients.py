@@ -13,7 +13,8 @@ import pytest
 from memsvc.http import app as http_app
 from memsvc.http import protocol
 from memsvc.http.server import HttpOptions, HttpServer
-from tests.edges.harness import EVERYTHING, Edge, FakeTokens, make_edge, make_hit
+from tests.edges.fakes import EVERYTHING, FakeTokens, make_hit
+from tests.edges.harness import Edge, make_edge
 from tests.waiting import until
 
 BODY = b'{"namespace":["acme","bot"],"vector":[1]}'

@@ -10,7 +10,8 @@ import grpc
 from memsvc.admin.v1 import admin_service_pb2 as admin_pb
 from memsvc.service.access import Access, Gate
 from memsvc.service.limits import RateLimiter
-from tests.edges.harness import FakePrincipal, FakeTokens, channel, make_edge, rpc_server
+from tests.edges.fakes import FakePrincipal, FakeTokens
+from tests.edges.harness import channel, make_edge, rpc_server
 from tests.edges.rpc_client import Client, auth, code
 from tests.semantics.harness import World
 

@@ -18,7 +18,8 @@ from memsvc.domain.types import (
 from memsvc.rpc import answers
 from memsvc.v1 import memory_service_pb2 as pb
 from memsvc.v1 import types_pb2
-from tests.edges.harness import FakeApi, hits_of, make_hit, vector
+from tests.edges.fakes import FakeApi, hits_of, make_hit
+from tests.edges.harness import vector
 
 
 def response_of(answer: QueryAnswer) -> pb.QueryResponse:

@@ -13,7 +13,7 @@ from memsvc.domain.hits import Hits
 from memsvc.domain.types import Hit, Status
 from memsvc.rpc.hit_bytes import hit_list, varint
 from memsvc.v1 import memory_service_pb2 as pb
-from tests.edges.harness import hit_id, hits_of, make_hit
+from tests.edges.fakes import hit_id, hits_of, make_hit
 
 floats = st.floats(width=32, allow_nan=False, allow_infinity=False)
 times = st.one_of(st.just(0), st.integers(0, 253_402_300_799_999))

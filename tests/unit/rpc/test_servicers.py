@@ -11,7 +11,8 @@ from memsvc.domain.errors import invalid
 from memsvc.rpc.servicers import MemoryServicer
 from memsvc.v1 import memory_service_pb2 as pb
 from memsvc.v1 import types_pb2
-from tests.edges.harness import EVERYTHING, TOKEN, Edge, FakeTokens, make_edge
+from tests.edges.fakes import EVERYTHING, FakeTokens
+from tests.edges.harness import TOKEN, Edge, make_edge
 
 SERVICE = pb.DESCRIPTOR.services_by_name["MemoryService"]
 NS = types_pb2.Namespace(tenant="t", agent="a")

@@ -9,7 +9,7 @@ import pytest
 from memsvc.domain.recovery import GOOD_CHECKS
 from memsvc.domain.types import HealthAnswer
 from memsvc.rpc.serving import ADMIN_SERVICE, MEMORY_SERVICE, WHOLE_NODE, WRITES, Serving
-from tests.edges.harness import FakeApi
+from tests.edges.fakes import FakeApi
 
 REPLICA = replace(FakeApi().health(), role="replica")
 LIMIT_MS = 1_000

@@ -28,7 +28,7 @@ from memsvc.service.api import Control
 from memsvc.service.limits import RateLimiter
 from memsvc.service.metrics import Metrics
 from memsvc.service.tokens import Principal, Right
-from tests.edges.harness import FakeApi, FakeTokens
+from tests.edges.fakes import FakeApi, FakeTokens
 
 NS = Namespace("acme", "bot", "s1")
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.edges.harness import EVERYTHING, FakeTokens, http_server, make_edge
+from tests.edges.fakes import EVERYTHING, FakeTokens
+from tests.edges.harness import http_server, make_edge
 from tests.edges.http_client import connect, problem
 
 TURNED = {"host": "evil.example:8849"}

@@ -41,7 +41,8 @@ from memsvc.service.metrics import (
     RunningMedian,
 )
 from memsvc.service.readings import NodeReadings
-from tests.edges.harness import make_hit, vector
+from tests.edges.fakes import make_hit
+from tests.edges.harness import vector
 
 ROOT = Path(__file__).parents[3]
 NS = Namespace("t", "a")
