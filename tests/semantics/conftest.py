@@ -6,13 +6,14 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from memsvc.segments.costs import measure_costs
-from memsvc.service import maintenance, node
+from memsvc.service import derived, maintenance, node, rebuild
 from tests.semantics.harness import World
 
 _SHM = Path("/dev/shm")
@@ -37,6 +38,15 @@ def quick_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node, "check_index", lambda _settings: None)
     # The pause after a build that failed.
     monkeypatch.setattr(maintenance, "RETRY_S", 0.05)
+    monkeypatch.setattr(rebuild, "RETRY_S", 0.02)
+
+
+@pytest.fixture
+def small_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Graphs from five vectors on."""
+    monkeypatch.setattr(
+        node, "index_settings", lambda s: replace(derived.index_settings(s), graph_min_rows=5)
+    )
 
 
 _known: list[object] = []

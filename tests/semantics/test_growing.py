@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from memsvc.service import derived, node
 from memsvc.service.workqueue import LANES
 from tests.semantics.harness import World
 from tests.waiting import until
 
+pytestmark = pytest.mark.usefixtures("small_graphs")
+
 ROWS = 40
-
-
-@pytest.fixture(autouse=True)
-def small_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Graphs from five vectors on."""
-    monkeypatch.setattr(
-        node, "index_settings", lambda s: replace(derived.index_settings(s), graph_min_rows=5)
-    )
 
 
 def fill(world: World, seed: int, rows: int = ROWS) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,19 +10,12 @@ import pytest
 
 from memsvc.domain import tiering
 from memsvc.segments.tiers import rows_of
-from memsvc.service import derived, node
 from tests.semantics.harness import DAY, HOUR, World, towards
 from tests.waiting import until
 
+pytestmark = pytest.mark.usefixtures("small_graphs")
+
 LONG = 121 * DAY
-
-
-@pytest.fixture(autouse=True)
-def small_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Graphs from five vectors on."""
-    monkeypatch.setattr(
-        node, "index_settings", lambda s: replace(derived.index_settings(s), graph_min_rows=5)
-    )
 
 
 def fill(world: World, rows: int, name: str = "old", seed: int = 5) -> list[str]:

@@ -208,6 +208,19 @@ def test_a_segment_comes_back_from_the_manifest_and_another_format_is_refused() 
         segment_from_json(meta.to_json().replace(b'"format": 1', b'"format": 2'))
 
 
+def test_the_manifest_of_an_earlier_version_is_read() -> None:
+    """Graphs of which nothing is known, and fields that a later version added."""
+    text = (
+        '{"format": 1, "name": "a", "partition": 1, "row_lo": 1, "row_hi": 9, "position": 3,'
+        ' "count": 8, "later": 1, "files": [{"kind": "graph", "generation": 1, "name": "g",'
+        ' "bytes": 5, "checksum": "00"%s}]}'
+    )
+    (file,) = segment_from_json(text % "").files
+    assert file.graph is None
+    (file,) = segment_from_json(text % ', "later": 2').files
+    assert (file.bytes, file.graph) == (5, None)
+
+
 METADATA = Metadata(
     seq=-3,
     role="user",
