@@ -18,6 +18,7 @@ from memsvc.domain.errors import FailedPrecondition
 from memsvc.domain.group import Role, leader
 from memsvc.domain.log import Record
 from memsvc.domain.replication import Lag, Standing, Verdict
+from memsvc.domain.wording import counted
 from memsvc.replication.v1.replication_service_pb2_grpc import ReplicationServiceStub
 from memsvc.service.identity import node_id
 from memsvc.service.leading import Primary
@@ -265,12 +266,12 @@ class Replica:
         if found is not None:
             log.error(
                 "the group went on without entries %d to %d, which this node has: they are in %s, "
-                "the %d memories that they made or changed in %s",
+                "and what they made or changed in %s (%s)",
                 found.first,
                 found.last,
                 found.entries,
-                found.memory_count,
                 found.memories,
+                counted(found.memory_count, "memory"),
             )
 
     def _primary(self) -> Primary:

@@ -15,8 +15,9 @@ from tqdm import tqdm
 from memsvc.cli import options
 from memsvc.cli.failures import Failure
 from memsvc.cli.operate import utc
-from memsvc.cli.output import clean, count, emit_json, size
+from memsvc.cli.output import clean, emit_json, size
 from memsvc.domain.errors import MemsvcError
+from memsvc.domain.wording import counted
 
 _DIRECTORY = click.Path(path_type=Path)
 _PLACE = "DIR|s3://BUCKET/PREFIX"
@@ -220,7 +221,7 @@ def restore(
              "replayed": done.replayed, "erased": done.erased, "memories": done.memories}
         )  # fmt: skip
         return
-    click.echo(f"{to}: {count(done.memories, 'memory')}, position {done.position}")
+    click.echo(f"{to}: {counted(done.memories, 'memory')}, position {done.position}")
     click.echo(f"  as of {utc(done.time)}")
     begun = f"snapshot {done.base}" if done.base else "the log alone"
     click.echo(f"  from {clean(begun)} and {done.replayed:,} later entries")

@@ -66,20 +66,28 @@ def model_options(command: F) -> F:
 
 
 def choose_embedder(client: MemoryClient, choice: str) -> Embedder | None:
-    """The embedder to use; None = words only, after saying why.
+    """The embedder to use; None = words only, after saying why."""
+    embedder, lacking = find_embedder(client, choice)
+    if lacking:
+        note(f"words only: {lacking}")
+    return embedder
+
+
+def find_embedder(client: MemoryClient, choice: str) -> tuple[Embedder | None, str]:
+    """The embedder to use; or None and why there is none, "" when none is wanted.
 
     Vectors of two models must never meet in one store: both would look fine and neither be
     found. So a store that names another model, or has another dimension, gets none of ours.
+    Raises Misused or EmbedderMissing when there must be one.
     """
     if choice == "none":
-        return None
+        return None, ""
     try:
         embedder = LocalEmbedder()
     except EmbedderMissing:
         if choice == "local":
             raise
-        note("words only: the local embedder is not installed (pip install 'memsvc[local]')")
-        return None
+        return None, "the local embedder is not installed (pip install 'memsvc[local]')"
     facts = client.health().store
     dimension = next(
         (e.dimension for e in facts.embeddings if e.name == client.embedding and e.name),
@@ -94,12 +102,11 @@ def choose_embedder(client: MemoryClient, choice: str) -> Embedder | None:
     elif not client.embedding and facts.embedding not in ("", LOCAL_NAME):
         problem = f"the store's vectors are of the model {facts.embedding!r}, not {LOCAL_NAME!r}"
     if not problem:
-        return embedder
+        return embedder, ""
     if choice == "local":
         raise Misused(
             problem,
             hint="give vectors of the right model with --vector-file, or use --embedder none "
             "for words only",
         )
-    note(f"words only: {problem}")
-    return None
+    return None, problem

@@ -13,8 +13,8 @@ from tqdm import tqdm
 
 from memsvc.cli import options
 from memsvc.cli.failures import Failure
-from memsvc.cli.output import count
 from memsvc.client import MemoryClient
+from memsvc.domain.wording import counted
 
 
 def split_tenant(text: str) -> tuple[str, str]:
@@ -72,7 +72,7 @@ def run_export(target: options.Target, where: tuple[str, str], file: str, vector
     with target.connect() as client:
         sent, total = export_to(client, tenant, agent, file, vectors=vectors)
     place = "standard output" if file == "-" else file
-    click.echo(f"exported {count(sent, 'memory')} of {name} to {place}", err=True)
+    click.echo(f"exported {counted(sent, 'memory')} of {name} to {place}", err=True)
     if sent != total:
         click.echo(f"{total:,} were counted at the start: some changed meanwhile", err=True)
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import click
 
 from memsvc.cli import options
-from memsvc.cli.output import count, emit_json
+from memsvc.cli.output import emit_json
 from memsvc.client import ForgetMode, to_plain
 from memsvc.domain.filters import Filter
 from memsvc.domain.types import Namespace
+from memsvc.domain.wording import counted
 
 
 @click.command()
@@ -65,7 +66,7 @@ def forget(
             trial = client.forget(
                 namespace, ids=ids, filters=filters, mode=mode, validate_only=True
             )
-            question = f"Erase {count(trial.matched, 'memory')} for good?"
+            question = f"Erase {counted(trial.matched, 'memory')} for good?"
             if trial.matched and not click.confirm(question, err=True):
                 raise click.Abort()
         answer = client.forget(
@@ -82,9 +83,9 @@ def forget(
         return
     done = "erased" if hard else "lowered"
     if dry_run:
-        click.echo(f"would have {done} {count(answer.matched, 'memory')}; nothing was changed")
+        click.echo(f"would have {done} {counted(answer.matched, 'memory')}; nothing was changed")
     else:
-        click.echo(f"{count(answer.matched, 'memory')} matched, {answer.changed:,} {done}")
+        click.echo(f"{counted(answer.matched, 'memory')} matched, {answer.changed:,} {done}")
     for one in answer.ids[:20]:
         click.echo(f"  {one}")
     if answer.matched > 20:

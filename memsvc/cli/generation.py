@@ -10,7 +10,7 @@ from memsvc.admin.v1 import admin_service_pb2 as pb
 from memsvc.cli import options
 from memsvc.cli.exporting import split_tenant
 from memsvc.cli.failures import Misused
-from memsvc.cli.output import age, clean, count, emit_json, size, table
+from memsvc.cli.output import age, clean, emit_json, size, table
 from memsvc.client import to_plain
 from memsvc.domain.generations import MIN_COVERAGE
 from memsvc.domain.limits import (
@@ -21,6 +21,7 @@ from memsvc.domain.limits import (
     MIN_EF_CONSTRUCTION,
     MIN_M,
 )
+from memsvc.domain.wording import counted
 
 
 @click.group()
@@ -182,7 +183,7 @@ def drop(
             if confirm is None:
                 told = client.admin.drop_generation(embedding, validate_only=True)
                 confirm = click.prompt(
-                    f"{count(told.vectors, 'vector')} of {clean(embedding)} will be dropped for "
+                    f"{counted(told.vectors, 'vector')} of {clean(embedding)} will be dropped for "
                     "good. Type its name to go on",
                     err=True,
                 )
@@ -193,7 +194,7 @@ def drop(
         emit_json({"vectors": 0, **to_plain(dropped)})
         return
     verb = "would be dropped" if dry_run else "dropped"
-    click.echo(f"{clean(embedding)} with {count(dropped.vectors, 'vector')} {verb}")
+    click.echo(f"{clean(embedding)} with {counted(dropped.vectors, 'vector')} {verb}")
 
 
 @generation.command()

@@ -16,12 +16,13 @@ import click
 from tqdm import tqdm
 
 from memsvc.cli import options
-from memsvc.cli.embedding import choose_embedder
+from memsvc.cli.embedding import find_embedder
 from memsvc.cli.failures import Failure
 from memsvc.cli.lines import Line, read_line
-from memsvc.cli.output import clean, count, emit_json
+from memsvc.cli.output import clean, emit_json
 from memsvc.client import ClientError, Embedder, MemoryClient, NewMemory, Status, Update
 from memsvc.domain.types import Namespace, Outcome
+from memsvc.domain.wording import counted
 from memsvc.v1 import memory_service_pb2 as pb
 
 # A batch must stay well below server.max_message_bytes (16 MiB by default).
@@ -44,6 +45,8 @@ class Importer:
     counts: Counter[str] = field(default_factory=Counter)
     done: int = 0
     """Number of the last line that needs no further attention."""
+    lacking: str = ""
+    """Why there is no embedder. Told with the first line that needs one."""
 
     def send(self, batch: list[Line]) -> None:
         """Writes lines of one namespace. Failure when one is refused, unless keep_going."""
@@ -59,6 +62,9 @@ class Importer:
 
     def _embedded(self, batch: list[Line]) -> list[Line]:
         bare = [i for i, line in enumerate(batch) if line.memory.vector is None]
+        if bare and self.lacking:
+            self.tell(f"lines without a vector will be found by words only: {self.lacking}")
+            self.lacking = ""
         if self.embedder is None or not bare:
             return batch
         rows = self.embedder.embed([batch[i].text for i in bare])
@@ -204,8 +210,8 @@ def import_(
     with target.connect(embedding=embedding, least_timeout=60.0) as client:
         # A service that was never there is told at once; one that goes away is waited for.
         client.health()
-        embedder = choose_embedder(client, embedder_choice)
-        importer = Importer(client, embedder, retries, keep_going, tell=_tell)
+        embedder, lacking = find_embedder(client, embedder_choice)
+        importer = Importer(client, embedder, retries, keep_going, tell=_tell, lacking=lacking)
         total = None if file == "-" else Path(file).stat().st_size
         with (
             click.open_file(file, "rb") as stream,
@@ -257,7 +263,7 @@ def _report(counts: Counter[str], as_json: bool) -> None:
     if as_json:
         emit_json(dict(sorted(counts.items())))
         return
-    click.echo(f"{count(counts['created'], 'memory')} imported")
+    click.echo(f"{counted(counts['created'], 'memory')} imported")
     words = {
         "exists": "were there already",
         "exists_forgotten": "were forgotten before and stay so",

@@ -11,9 +11,10 @@ import yaml
 
 from memsvc.cli import options
 from memsvc.cli.failures import Failure
-from memsvc.cli.output import clean, count, emit_json, size
+from memsvc.cli.output import clean, emit_json, size
 from memsvc.client import ClientError, to_plain
 from memsvc.domain.types import Namespace
+from memsvc.domain.wording import counted
 from memsvc.v1 import memory_service_pb2 as pb
 
 
@@ -93,7 +94,7 @@ def _show_health(answer: pb.HealthResponse, more: Sequence[str] = ()) -> None:
         store = answer.store
         others = [e for e in store.embeddings if not e.is_default]
         rows += [
-            ("memories", f"{store.memories:,} in {count(store.partitions, 'namespace')}"),
+            ("memories", f"{store.memories:,} in {counted(store.partitions, 'namespace')}"),
             (
                 "vectors",
                 f"{store.dimension} numbers, {store.dtype}"
@@ -104,21 +105,21 @@ def _show_health(answer: pb.HealthResponse, more: Sequence[str] = ()) -> None:
                 "stored",
                 size(store.bytes) + (f" of {size(store.max_bytes)}" if store.max_bytes else ""),
             ),
-            ("segments", f"{count(store.segments, 'file')}, {size(store.segment_bytes)}"),
+            ("segments", f"{counted(store.segments, 'file')}, {size(store.segment_bytes)}"),
         ]
         if store.cold_segments:
-            cold = f"{store.cold_segments} of them with {count(store.cold_rows, 'row')}"
+            cold = f"{store.cold_segments} of them with {counted(store.cold_rows, 'row')}"
             kept = f"{size(store.cold_resident_bytes)} of {size(store.cold_bytes)} in memory"
             rows.append(("cold", f"{cold}, {kept}"))
         if store.damaged_files:
-            rows.append(("damaged", count(store.damaged_files, "file")))
+            rows.append(("damaged", counted(store.damaged_files, "file")))
     if answer.HasField("load"):
         load = answer.load
         rows.append(("queue", f"{load.write_queue} of {load.write_queue_max} items"))
     # Without a token it is not told, and 0 would be a guess.
     followed = answer.role == pb.ROLE_REPLICA and answer.HasField("store")
     if followed or answer.lag_ms or answer.lag_positions:
-        rows.append(("lag", f"{count(answer.lag_positions, 'position')}, {answer.lag_ms} ms"))
+        rows.append(("lag", f"{counted(answer.lag_positions, 'position')}, {answer.lag_ms} ms"))
     rows += [("position", answer.position), ("store", answer.store_id)]
     rows.append(("version", answer.version))
     for name, value in rows:
@@ -282,7 +283,7 @@ def maintain(
         emit_json({"started": 0, "idle": False, **to_plain(answer)})
         return
     rest = "nothing is left to do" if answer.idle else "still going on"
-    click.echo(f"{count(answer.started, 'job')} started; {rest}")
+    click.echo(f"{counted(answer.started, 'job')} started; {rest}")
 
 
 @click.command()
@@ -296,6 +297,6 @@ def reload(target: options.Target, as_json: bool) -> None:
         emit_json(to_plain(answer))
         return
     names = f": {', '.join(answer.changed)}" if answer.changed else ""
-    click.echo(f"{count(len(answer.changed), 'setting')} changed{names}")
+    click.echo(f"{counted(len(answer.changed), 'setting')} changed{names}")
     if answer.needs_restart:
         click.echo(f"a restart is needed for: {', '.join(answer.needs_restart)}")

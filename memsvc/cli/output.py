@@ -99,11 +99,3 @@ def emit_json(document: object) -> None:
 def note(text: str) -> None:
     """Something to know beside the result; on standard error, so that pipes stay clean."""
     click.secho(f"note: {clean(text)}", err=True, dim=True)
-
-
-def count(number: int, thing: str) -> str:
-    """ "1 memory", "2 memories"."""
-    if number == 1:
-        return f"1 {thing}"
-    plural = thing[:-1] + "ies" if thing.endswith("y") else thing + "s"
-    return f"{number:,} {plural}"

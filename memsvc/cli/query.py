@@ -9,10 +9,11 @@ import click
 
 from memsvc.cli import options
 from memsvc.cli.embedding import choose_embedder
-from memsvc.cli.output import age, clean, count, emit_json, note, table
+from memsvc.cli.output import age, clean, emit_json, note, table
 from memsvc.client import Include, MemoryClient, Mode, RankOptions, to_plain
 from memsvc.domain.filters import Filter
 from memsvc.domain.types import Namespace, Vector
+from memsvc.domain.wording import counted
 from memsvc.v1 import memory_service_pb2 as pb
 
 MODES = [mode.name.lower() for mode in Mode]
@@ -162,7 +163,7 @@ def show(answer: pb.QueryResponse, elapsed_ms: float, *, content: bool = False) 
         for hit in hits:
             click.echo(f"\n{hit['id']}\n  {clean(hit.get('content', ''))}")
     how = plain.get("mode", "AUTO").lower()
-    click.echo(f"{count(len(hits), 'memory')}, {how}, {elapsed_ms:.1f} ms")
+    click.echo(f"{counted(len(hits), 'memory')}, {how}, {elapsed_ms:.1f} ms")
     if answer.degraded.level:
         note(f"degraded to level {answer.degraded.level}: {answer.degraded.reason}")
     if answer.next_page_token:

@@ -11,8 +11,9 @@ from tqdm import tqdm
 from memsvc.admin.v1 import admin_service_pb2 as pb
 from memsvc.cli import options
 from memsvc.cli.exporting import split_tenant
-from memsvc.cli.output import clean, count, emit_json, size
+from memsvc.cli.output import clean, emit_json, size
 from memsvc.client import ClientError, MemoryClient, to_plain
+from memsvc.domain.wording import counted
 
 POLL_S: Final = 0.5
 PATIENCE_S: Final = 120.0
@@ -66,7 +67,7 @@ def start(
             answer = _waited(client)
     if dry_run and not as_json:
         room = f", about {size(answer.needed_bytes)} beside the old files"
-        click.echo(f"{count(answer.segments, 'segment')} to build anew{room}")
+        click.echo(f"{counted(answer.segments, 'segment')} to build anew{room}")
         return
     _tell(ctx, answer, as_json)
 
@@ -113,7 +114,7 @@ def _waited(client: MemoryClient) -> pb.Rebuild:
             if answer.state != pb.Rebuild.STATE_RUNNING:
                 return answer
             bar.n = answer.progress
-            bar.set_postfix_str(f"{count(answer.segments_left, 'segment')} left")
+            bar.set_postfix_str(f"{counted(answer.segments_left, 'segment')} left")
             time.sleep(POLL_S)
 
 
@@ -126,7 +127,7 @@ def _tell(ctx: click.Context, answer: pb.Rebuild, as_json: bool) -> None:
             where = f"{failure.tenant}/{failure.agent} segment {failure.segment}"
             click.echo(f"  stayed as it was: {clean(where)}: {clean(failure.reason)}")
         if answer.state != pb.Rebuild.STATE_RUNNING and answer.graphs_outdated:
-            text = count(answer.graphs_outdated, "segment")
+            text = counted(answer.graphs_outdated, "segment")
             click.echo(f"  {text} with graphs of other settings: memsvc rebuild start")
     ctx.exit(1 if answer.state == pb.Rebuild.STATE_FAILED else 0)
 
@@ -138,6 +139,6 @@ def _summary(answer: pb.Rebuild) -> str:
     done = answer.segments - answer.segments_left
     made = f"dtype {answer.dtype}, m {answer.m}, ef_construction {answer.ef_construction}"
     return (
-        f"{state}: {done:,} of {count(answer.segments, 'segment')}, {answer.progress:.0%} of "
-        f"{count(answer.rows, 'row')} ({made})"
+        f"{state}: {done:,} of {counted(answer.segments, 'segment')}, {answer.progress:.0%} of "
+        f"{counted(answer.rows, 'row')} ({made})"
     )

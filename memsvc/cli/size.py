@@ -7,10 +7,11 @@ from dataclasses import asdict
 import click
 
 from memsvc.cli import options
-from memsvc.cli.output import count, emit_json, size
+from memsvc.cli.output import emit_json, size
 from memsvc.domain.limits import GRAPH_DTYPES
 from memsvc.domain.sizing import Load
 from memsvc.domain.sizing import size as size_of
+from memsvc.domain.wording import counted
 
 _MS_A_DAY = 86_400_000
 
@@ -91,11 +92,11 @@ def size_command(
         totals = {"disk_total": found.disk_total, "memory_total": found.memory_total}
         emit_json({**asdict(found), **totals})
         return
-    memories = count(found.memories, "memory")
+    memories = counted(found.memories, "memory")
     click.echo(f"{memories} at a time, {found.hot:,} of them in the hot tier\n")
     lines = [("disk", size(found.disk_total))]
     lines += [(f"  {name}", size(part)) for name, part in found.disk.items()]
-    lines.append((f"{count(snapshots, 'snapshot')}, best on another disk", size(found.snapshots)))
+    lines.append((f"{counted(snapshots, 'snapshot')}, best on another disk", size(found.snapshots)))
     lines.append(("each year more, for the audit trail", size(found.yearly)))
     lines.append(("memory", size(found.memory_total)))
     lines += [(f"  {name}", size(part)) for name, part in found.memory.items()]

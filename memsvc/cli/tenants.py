@@ -10,9 +10,10 @@ from memsvc.cli import options
 from memsvc.cli.dedup import all_hits, clean_up, find_duplicates
 from memsvc.cli.exporting import run_export, split_tenant, vectors_option
 from memsvc.cli.failures import Misused
-from memsvc.cli.output import clean, count, cut, emit_json, size, table
+from memsvc.cli.output import clean, cut, emit_json, size, table
 from memsvc.client import MemoryClient, to_plain
 from memsvc.domain.types import Namespace
+from memsvc.domain.wording import counted
 
 
 @click.group()
@@ -40,8 +41,8 @@ def list_(target: options.Target, name: str, as_json: bool) -> None:
         right=frozenset({0, 1, 2}),
     )
     click.echo(
-        f"{count(len({one.tenant for one in agents}), 'tenant')}, "
-        f"{count(len(agents), 'agent')}, {count(sum(one.memories for one in agents), 'memory')}"
+        f"{counted(len({one.tenant for one in agents}), 'tenant')}, "
+        f"{counted(len(agents), 'agent')}, {counted(sum(one.memories for one in agents), 'memory')}"
     )
 
 
@@ -87,7 +88,7 @@ def erase(
             if confirm is None:
                 told = client.admin.erase_tenant(*where, validate_only=True)
                 confirm = click.prompt(
-                    f"{count(told.erased, 'memory')} of {name} will be erased for good. "
+                    f"{counted(told.erased, 'memory')} of {name} will be erased for good. "
                     "Type its name to go on",
                     err=True,
                 )
@@ -98,7 +99,7 @@ def erase(
         emit_json({"erased": 0, **to_plain(answer)})
         return
     verb = "would be erased" if dry_run else "erased"
-    click.echo(f"{count(answer.erased, 'memory')} of {name} {verb}")
+    click.echo(f"{counted(answer.erased, 'memory')} of {name} {verb}")
 
 
 @tenant.command()
@@ -131,14 +132,14 @@ def dedup(
             report.append({"namespace": name, "duplicates": doubles, "erased": erased})
             if as_json:
                 continue
-            click.echo(f"{name}: {count(doubles, 'duplicate')} of {count(len(groups), 'text')}")
+            click.echo(f"{name}: {counted(doubles, 'duplicate')} of {counted(len(groups), 'text')}")
             for group in sorted(groups, key=lambda group: -len(group.drop))[:show]:
                 text = clean(group.keep.summary or group.keep.content)
                 click.echo(f"  {len(group.drop) + 1:>4} ×  {cut(text, 80)}")
     if as_json:
         emit_json({"applied": apply_, "agents": report})
     elif apply_:
-        click.echo(f"{count(sum(one['erased'] for one in report), 'memory')} erased")
+        click.echo(f"{counted(sum(one['erased'] for one in report), 'memory')} erased")
     else:
         click.echo("nothing was changed; --apply erases all but the oldest of each")
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from memsvc.domain.manifest import HOT
+from memsvc.domain.wording import counted
 
 FAN: Final = 4
 """Neighbours of similar size at which they are merged."""
@@ -84,7 +85,7 @@ def seal(
     rows = next_row - sealed_row
     if rows <= 0 or rows < least:
         return None
-    why = f"seal {rows} rows"
+    why = f"seal {counted(rows, 'row')}"
     if last is not None and last.row_hi == sealed_row and growing(last, seal_rows, rows):
         return Job(last.row_lo, next_row, (last.name,), why, grows=True)
     return Job(sealed_row, next_row, (), why)

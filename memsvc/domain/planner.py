@@ -12,6 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from memsvc.domain.wording import counted
+
 SLACK: Final = 1.25
 """Results asked for beyond k / share, since matches are not spread evenly."""
 GROWTH: Final = 4.0
@@ -46,10 +48,13 @@ def first_plan(rows: int, matching: int, k: int, ef: int, costs: Costs) -> Plan:
     """How to begin; ``rows`` have a vector, ``matching`` of them pass."""
     exact = costs.exact(matching)
     if matching <= k:
-        return Plan(0, f"{matching} rows match, no more than asked for")
+        return Plan(0, f"{counted(matching, 'matching row')}, no more than asked for")
     count = _count(k, matching / rows, rows)
     graph = costs.graph(max(count, ef))
-    why = f"graph for {count} results {graph:.0f} us, exact over {matching} rows {exact:.0f} us"
+    why = (
+        f"graph for {counted(count, 'result')} {graph:.0f} us, "
+        f"exact over {counted(matching, 'row')} {exact:.0f} us"
+    )
     return Plan(count if graph < exact else 0, why)
 
 
@@ -64,8 +69,8 @@ def next_plan(
     exact = costs.exact(matching)
     graph = costs.graph(max(count, ef))
     why = (
-        f"{found} of {asked} results matched; graph for {count} {graph:.0f} us, "
-        f"exact over {matching} rows {exact:.0f} us"
+        f"{found} of {asked} results matched; graph for {counted(count, 'result')} {graph:.0f} us, "
+        f"exact over {counted(matching, 'row')} {exact:.0f} us"
     )
     # A search that was wrong once may be wrong again: the graph must win clearly. Where next to
     # nothing matched, what matches is far away, and widening only adds to what is lost.

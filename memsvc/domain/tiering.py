@@ -21,6 +21,7 @@ from memsvc.domain import merging
 from memsvc.domain.manifest import COLD, HOT
 from memsvc.domain.merging import Job, Sealed
 from memsvc.domain.records import State
+from memsvc.domain.wording import counted
 
 MOVED_SHARE: Final = 0.01
 """Share of the rows of a segment that must have become cold for it to be written anew for
@@ -86,16 +87,17 @@ def of_tier(segments: Sequence[Sealed], tier: str) -> list[Sealed]:
 def _chill(census: Census, hot: Sequence[Sealed], cold: Sequence[Sealed]) -> Job | None:
     rows = np.flatnonzero(census.to_chill)
     for s in cold:
-        inside = np.count_nonzero((rows >= s.row_lo) & (rows < s.row_hi))
+        inside = int(np.count_nonzero((rows >= s.row_lo) & (rows < s.row_hi)))
         if inside > MOVED_SHARE * s.count:
-            why = f"{inside} rows more are cold"
+            why = f"{counted(inside, 'row')} more for the cold tier"
             return Job(s.row_lo, s.row_hi, (s.name,), why, tier=COLD)
     behind = cold[-1].row_hi if cold else min((s.row_lo for s in hot), default=1)
     rows = rows[rows >= behind]
     # Several hot segments become one in any case.
     if not len(rows) or (len(hot) == 1 and len(rows) <= MOVED_SHARE * hot[0].count):
         return None
-    return Job(behind, int(rows[-1]) + 1, (), f"{len(rows)} rows are cold", tier=COLD)
+    why = f"{counted(len(rows), 'row')} for the cold tier"
+    return Job(behind, int(rows[-1]) + 1, (), why, tier=COLD)
 
 
 def _hot_without(census: Census, hot: Sequence[Sealed]) -> Job | None:
@@ -103,7 +105,8 @@ def _hot_without(census: Census, hot: Sequence[Sealed]) -> Job | None:
         return merging.merge_all(hot)
     only = hot[0]
     warm = int(np.count_nonzero(census.to_warm[only.row_lo : only.row_hi]))
-    moved = np.count_nonzero(census.live & census.old & census.in_hot & census.in_cold)
+    moved = int(np.count_nonzero(census.live & census.old & census.in_hot & census.in_cold))
     if warm or moved > MOVED_SHARE * only.count:
-        return Job(only.row_lo, only.row_hi, (only.name,), f"{warm} rows are warm, {moved} cold")
+        why = f"{counted(warm, 'row')} back to the hot tier, {moved:,} out of it"
+        return Job(only.row_lo, only.row_hi, (only.name,), why)
     return None

@@ -12,6 +12,7 @@ import ssl
 import threading
 from typing import Final
 
+from memsvc.domain.wording import counted
 from memsvc.service.listening import ListenError, TlsFiles
 
 log = logging.getLogger(__name__)
@@ -122,8 +123,7 @@ def days_left(until: int, now: int) -> str:
         return ""
     if until <= now:
         return "clients refuse the certificate of server.tls.cert_file: expired, or invalid"
-    days = (until - now) // 86_400_000
+    days = counted((until - now) // 86_400_000, "day")
     return (
-        f"the certificate of server.tls.cert_file expires in {days} days; put the new one in its "
-        "place"
+        f"the certificate of server.tls.cert_file expires in {days}; put the new one in its place"
     )

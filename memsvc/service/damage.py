@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from memsvc.domain.manifest import SegmentMeta
+from memsvc.domain.wording import counted
 from memsvc.segments.errors import Damage
 from memsvc.segments.segment import missing, set_aside, verify
 from memsvc.service.search.registry import Views, partition_dir
@@ -171,7 +172,7 @@ class Damages:
                 log.exception("the scrub failed; it is tried again in a day")
             else:
                 seconds = time.monotonic() - started
-                log.info("scrubbed in %.0f s, %d files damaged", seconds, len(found))
+                log.info("scrubbed in %.0f s; damaged: %s", seconds, counted(len(found), "file"))
 
     def _still_there(self, meta: SegmentMeta) -> bool:
         with self._store.read() as snapshot:

@@ -20,6 +20,7 @@ from typing import Final
 from memsvc.domain import merging, tiering
 from memsvc.domain.manifest import COLD, HOT, SegmentMeta
 from memsvc.domain.merging import Job, Sealed
+from memsvc.domain.wording import counted
 from memsvc.segments.errors import Damage
 from memsvc.service.builder import Builder, BuilderFailed
 from memsvc.service.census import Standing, take_census
@@ -391,11 +392,11 @@ class Maintenance:
                 return False
         self._on_built(True)
         log.info(
-            "partition %d: %s: segment %s of %d rows in %.1f s",
+            "partition %d: %s: segment %s of %s in %.1f s",
             number,
             job.why,
             meta.name,
-            meta.count,
+            counted(meta.count, "row"),
             time.monotonic() - started,
         )
         if lane == "seal":

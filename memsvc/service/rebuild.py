@@ -28,6 +28,7 @@ from memsvc.domain.rebuild import (
     progress_of,
     unfit,
 )
+from memsvc.domain.wording import counted
 from memsvc.service import rebuild_plan
 from memsvc.service.builder import Builder, BuilderFailed
 from memsvc.service.rebuild_plan import PLAN, Steps, Survey, by_key, step_name
@@ -371,9 +372,9 @@ class Rebuilds:
             return None
         self._on_built(True)
         log.info(
-            "rebuild: segment %s of %d rows in place of %s after %.1f s",
+            "rebuild: segment %s of %s in place of %s after %.1f s",
             new.name,
-            new.count,
+            counted(new.count, "row"),
             old.name,
             time.monotonic() - began,
         )

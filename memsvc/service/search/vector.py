@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from memsvc.domain.planner import Plan, first_plan, next_plan
 from memsvc.domain.types import ExplainPart
+from memsvc.domain.wording import counted
 from memsvc.segments.errors import SegmentDamaged
 from memsvc.segments.graph import Graph
 from memsvc.segments.quantise import quantise_one
@@ -202,7 +203,7 @@ class VectorSearch:
                 sims = np.concatenate((found.sims, sims))
                 local, sims = best(sims, local, k)
             else:
-                plan, why = "exact", why or f"{outside.count} rows outside segment files"
+                plan, why = "exact", why or f"{counted(outside.count, 'row')} outside segment files"
             found = Found(local, sims, found.lost, blind=found.blind)
         self._note(part, scope, plan, why, len(found.local), started)
         return found

@@ -60,6 +60,20 @@ def test_lines_without_a_vector_are_embedded_here(memsvc: Commands, tmp_path: Pa
     assert sizes == [2048, 2048]
 
 
+def test_words_only_is_said_only_of_lines_without_a_vector(
+    memsvc: Commands, tmp_path: Path
+) -> None:
+    memsvc.service.embedding = "another-model"
+    whole = [{"content": f"n{i}", "vector": [1.0] * 512} for i in range(3)]
+    quiet = memsvc.run("import", jsonl(tmp_path / "whole", *whole), "-n", "acme/a")
+    assert quiet.exit_code == 0 and quiet.stderr == ""
+    mixed = [*whole, {"content": "bare"}, {"content": "bare too"}]
+    told = memsvc.run("import", jsonl(tmp_path / "mixed", *mixed), "-n", "acme/b", "--batch", "1")
+    assert told.exit_code == 0 and told.stderr.count("words only") == 1
+    asked = memsvc.run("import", jsonl(tmp_path / "bare", *mixed), "-n", "acme/c", *NONE)
+    assert asked.exit_code == 0 and asked.stderr == ""
+
+
 def test_batches_keep_order_and_namespaces_apart(memsvc: Commands, tmp_path: Path) -> None:
     lines = [{"namespace": ["acme", "a"], "content": f"n{i}"} for i in range(5)]
     lines += [{"namespace": "acme/b/s", "content": f"n{i}"} for i in range(3)]

@@ -110,7 +110,7 @@ def test_merging_that_fell_behind_takes_no_rest(sizes: tuple[int, ...]) -> None:
 def test_a_tail_is_sealed_when_it_is_large_enough() -> None:
     assert merging.seal(1, 1, 0, SEAL) is None
     assert merging.seal(1, 5_000, SEAL, SEAL) is None
-    assert merging.seal(1, 5_001, SEAL, SEAL) == Job(1, 5_001, (), "seal 5000 rows")
+    assert merging.seal(1, 5_001, SEAL, SEAL) == Job(1, 5_001, (), "seal 5,000 rows")
     assert merging.seal(10, 11, 1, SEAL) is not None
 
 

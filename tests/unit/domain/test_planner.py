@@ -81,4 +81,5 @@ def test_a_filter_opposed_to_the_query_costs_little_before_the_exact_scan() -> N
 
 def test_every_plan_says_why() -> None:
     assert "exact" in first_plan(1_000, 900, 10, 64, Costs()).why
+    assert first_plan(1_000, 1, 10, 64, Costs()).why.startswith("1 matching row,")
     assert "matched" in next_plan(1_000, 900, 10, 1, 50, 64, Costs()).why

@@ -36,10 +36,10 @@ def cold(lo: int, hi: int) -> Sealed:
 
 def test_old_rows_join_a_cold_segment_and_then_leave_the_hot_one() -> None:
     job = tiering.plan(census(old=range(1, 801)), [hot(1, ROWS)])
-    assert job == Job(1, 801, (), "800 rows are cold", tier=COLD)
+    assert job == Job(1, 801, (), "800 rows for the cold tier", tier=COLD)
     both = census(old=range(1, 801), cold=range(1, 801))
     job = tiering.plan(both, [hot(1, ROWS), cold(1, 801)])
-    assert job == Job(1, ROWS, ("h1",), "0 rows are warm, 800 cold")
+    assert job == Job(1, ROWS, ("h1",), "0 rows back to the hot tier, 800 out of it")
     done = census(old=range(1, 801), hot=range(801, ROWS), cold=range(1, 801))
     assert tiering.plan(done, [hot(1, ROWS, 200), cold(1, 801)]) is None
 
@@ -49,13 +49,13 @@ def test_a_hundredth_is_not_worth_a_rewrite_and_one_row_more_is() -> None:
     assert tiering.plan(census(old=range(1, 12)), [hot(1, ROWS)]) is not None
     # Several hot segments become one in any case.
     job = tiering.plan(census(old=range(1, 2)), [hot(1, 500), hot(500, ROWS)])
-    assert job == Job(1, 2, (), "1 rows are cold", tier=COLD)
+    assert job == Job(1, 2, (), "1 row for the cold tier", tier=COLD)
 
 
 def test_one_recalled_row_is_worth_it() -> None:
     found = census(old=range(2, 801), hot=range(801, ROWS), cold=range(1, 801))
     job = tiering.plan(found, [hot(1, ROWS, 200), cold(1, 801)])
-    assert job == Job(1, ROWS, ("h1",), "1 rows are warm, 0 cold")
+    assert job == Job(1, ROWS, ("h1",), "1 row back to the hot tier, 0 out of it")
 
 
 def test_rows_within_a_cold_segment_join_it_when_they_are_enough() -> None:
@@ -63,13 +63,14 @@ def test_rows_within_a_cold_segment_join_it_when_they_are_enough() -> None:
     few = census(old=range(1, ROWS), hot=range(1, 11), cold=range(11, ROWS))
     assert tiering.plan(few, segments) is None
     more = census(old=range(1, ROWS), hot=range(1, 12), cold=range(12, ROWS))
-    assert tiering.plan(more, segments) == Job(1, ROWS, ("c1",), "11 rows more are cold", tier=COLD)
+    job = tiering.plan(more, segments)
+    assert job == Job(1, ROWS, ("c1",), "11 rows more for the cold tier", tier=COLD)
 
 
 def test_further_cold_rows_get_a_segment_behind_the_others() -> None:
     found = census(old=range(1, 901), hot=range(501, ROWS), cold=range(1, 501))
     job = tiering.plan(found, [hot(1, ROWS, 500), cold(1, 501)])
-    assert job == Job(501, 901, (), "400 rows are cold", tier=COLD)
+    assert job == Job(501, 901, (), "400 rows for the cold tier", tier=COLD)
 
 
 def test_dead_rows_move_nowhere() -> None:

@@ -280,7 +280,9 @@ def test_a_certificate_that_ends_soon_is_told_before_clients_refuse_the_node(wor
     assert world.node.health().reasons == ()
     world.clock.turn(10 * day)
     assert "expires in 10 days" in world.node.health().reasons[0]
-    world.clock.turn(10 * day)
+    world.clock.turn(9 * day)
+    assert "expires in 1 day;" in world.node.health().reasons[0]
+    world.clock.turn(day)
     assert ": expired" in world.node.health().reasons[0]
     assert world.node.health().ready, "those who check no certificate are served"
 
