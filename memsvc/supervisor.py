@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from memsvc import children, notify
+from memsvc.domain.backoff import backoff_s
 from memsvc.heartbeat import FD_VARIABLE
 
 _log = logging.getLogger("memsvc.supervisor")
@@ -145,10 +146,8 @@ class Supervisor:
             if self._deaths >= self._policy.max_deaths:
                 _log.error("server ended (%s) %d times in a row; giving up", cause, self._deaths)
                 return EXIT_GAVE_UP
-            delay = min(
-                self._policy.backoff_max_s,
-                self._policy.backoff_first_s * 2.0 ** (self._deaths - 1),
-            )
+            policy = self._policy
+            delay = backoff_s(self._deaths, policy.backoff_first_s, policy.backoff_max_s)
             _log.error("server ended (%s); restarting in %g s", cause, delay)
             self._manager.tell(status=f"server ended ({cause}); restarting")
             if self._pause(delay):

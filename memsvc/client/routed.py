@@ -27,6 +27,7 @@ from memsvc.client.connection import (
 from memsvc.client.errors import ClientError, closed, from_rpc, unreachable
 from memsvc.client.fleet import Fleet
 from memsvc.client.routing import NodeState, RoutingTable
+from memsvc.domain.backoff import backoff_s
 from memsvc.domain.positions import later
 from memsvc.domain.types import DegradedLevel
 from memsvc.v1 import memory_service_pb2 as pb
@@ -170,10 +171,10 @@ class _Call:
 
     def _went_wrong(self, address: str, error: ClientError) -> None:
         """Leaves a node alone for as long as it asked for, or for a moment."""
-        pause = min(FIRST_PAUSE_S * 2**self._failures, LONGEST_PAUSE_S)
+        self._failures += 1
+        pause = backoff_s(self._failures, FIRST_PAUSE_S, LONGEST_PAUSE_S)
         pause = max(pause * (0.5 + random.random() / 2), (error.retry_after_ms or 0) / 1_000)
         self._held[address] = time.monotonic() + pause
-        self._failures += 1
         if error.reason != NOT_PRIMARY:
             self._last = error
 

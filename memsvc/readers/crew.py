@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from memsvc import children
 from memsvc.config import Settings
+from memsvc.domain.backoff import backoff_s
 from memsvc.domain.manifest import SegmentMeta, segment_from_json
 from memsvc.readers.child import STARTUP_S, Child, answered
 from memsvc.readers.early import EarlyReaders
@@ -172,7 +173,8 @@ class Crew:
             self._deaths += 1
             self._node.metrics.reader_deaths.inc()
             failures = 0 if lived >= SETTLED_S else failures + 1
-            delay = min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2 ** (failures - 1)) if failures > 1 else 0
+            # The first one is replaced at once.
+            delay = backoff_s(failures - 1, BACKOFF_FIRST_S, BACKOFF_MAX_S) if failures > 1 else 0.0
             log.error("reader %d ended (%s); starting another in %g s", number, cause or how, delay)
             self._stopping.wait(delay)
 

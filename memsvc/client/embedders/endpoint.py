@@ -8,6 +8,7 @@ import os
 import random
 import time
 from collections.abc import Callable, Sequence
+from math import inf
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -21,6 +22,7 @@ from memsvc.client.embedders.port import (
     EmbedderUnavailable,
     TextRefused,
 )
+from memsvc.domain.backoff import backoff_s
 from memsvc.domain.limits import MAX_DIMENSION
 
 if TYPE_CHECKING:
@@ -200,7 +202,7 @@ class EndpointEmbedder:
                     raise EmbedderError(f"{trouble}; check base_url, model and {KEY_VARIABLE}")
                 asked = _retry_after_s(answer.headers.get("Retry-After"), time.time())
             attempt += 1
-            pause = asked if asked is not None else self._backoff_s * 2.0 ** (attempt - 1)
+            pause = asked if asked is not None else backoff_s(attempt, self._backoff_s, inf)
             if attempt > self._retries or pause > MAX_PAUSE_S:
                 raise EmbedderUnavailable(trouble)
             self._sleep(pause * (1 + self._random() / 2))

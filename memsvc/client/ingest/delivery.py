@@ -12,8 +12,8 @@ from memsvc.client.ingest.retrying import (
     Sampler,
     about_items,
     asked_pause_s,
-    backoff_s,
     for_people,
+    jittered_backoff_s,
     overloaded,
 )
 from memsvc.client.ingest.sending import Fate, Parcel, Sender
@@ -93,7 +93,9 @@ class Delivery:
                         self._sampler.overloaded()
                         self._sample(parcels)
                     return error
-                pause = max(asked, backoff_s(self._settings.backoff_s, attempt, self._random))
+                pause = max(
+                    asked, jittered_backoff_s(self._settings.backoff_s, attempt, self._random)
+                )
                 if self._pause(pause):
                     return error
             else:

@@ -24,7 +24,12 @@ from memsvc.client.ingest.chunks import Chunk, Turn
 from memsvc.client.ingest.delivery import Delivered, Delivery
 from memsvc.client.ingest.outbox import Outbox, SpillError, Waiting
 from memsvc.client.ingest.report import IngestReport
-from memsvc.client.ingest.retrying import LONGEST_PAUSE_S, asked_pause_s, backoff_s, for_people
+from memsvc.client.ingest.retrying import (
+    LONGEST_PAUSE_S,
+    asked_pause_s,
+    for_people,
+    jittered_backoff_s,
+)
 from memsvc.client.ingest.sending import Fate, Sender
 from memsvc.client.ingest.settings import IngestSettings
 from memsvc.client.messages import NamespaceLike, parse_namespace
@@ -383,7 +388,7 @@ class Ingestor:
         self._failures_in_a_row += 1
         passes = isinstance(error, ClientError | EmbedderUnavailable | SpillError)
         self._error = None if passes and not for_people(error) else error
-        pause = backoff_s(self._settings.pause_s, self._failures_in_a_row, random.random)
+        pause = jittered_backoff_s(self._settings.pause_s, self._failures_in_a_row, random.random)
         pause = min(LONGEST_PAUSE_S, max(pause, asked_pause_s(error)))
         self._rest_until = time.monotonic() + pause
         log.warning("not written, next attempt in %.1f s: %s", pause, error)

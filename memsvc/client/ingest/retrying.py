@@ -9,6 +9,7 @@ from typing import Final
 from memsvc.client.embedders import EmbedderError, EmbedderUnavailable
 from memsvc.client.errors import ClientError
 from memsvc.client.ingest.importance import IMPORTANT
+from memsvc.domain.backoff import backoff_s
 
 LONGEST_PAUSE_S: Final = 60.0
 LONGEST_RETRY_S: Final = 10.0
@@ -56,10 +57,10 @@ def asked_pause_s(error: Exception) -> float:
     return (told or 0) / 1_000
 
 
-def backoff_s(first_s: float, attempt: int, random: Callable[[], float]) -> float:
+def jittered_backoff_s(first_s: float, attempt: int, random: Callable[[], float]) -> float:
     """Seconds before attempt 1, 2, ...: twice as long each time up to a minute, times 0.5 to 1.5
     at random, so that many clients do not come back at once. ``random`` gives 0 to 1."""
-    return min(LONGEST_PAUSE_S, first_s * 2.0 ** min(attempt - 1, 32)) * (0.5 + random())
+    return backoff_s(attempt, first_s, LONGEST_PAUSE_S) * (0.5 + random())
 
 
 class Sampler:

@@ -10,8 +10,8 @@ from memsvc.client.ingest.retrying import (
     Sampler,
     about_items,
     asked_pause_s,
-    backoff_s,
     for_people,
+    jittered_backoff_s,
     overloaded,
 )
 
@@ -48,9 +48,12 @@ def test_each_error_is_met_as_it_deserves(
 
 
 def test_pauses_double_with_jitter_up_to_a_minute() -> None:
-    assert [backoff_s(0.2, n, lambda: 0.5) for n in (1, 2, 3)] == [0.2, 0.4, 0.8]
-    assert (backoff_s(1, 1, lambda: 0.0), backoff_s(1, 1, lambda: 1.0)) == (0.5, 1.5)
-    assert backoff_s(5, 10_000, lambda: 0.5) == 60
+    assert [jittered_backoff_s(0.2, n, lambda: 0.5) for n in (1, 2, 3)] == [0.2, 0.4, 0.8]
+    assert (jittered_backoff_s(1, 1, lambda: 0.0), jittered_backoff_s(1, 1, lambda: 1.0)) == (
+        0.5,
+        1.5,
+    )
+    assert jittered_backoff_s(5, 10_000, lambda: 0.5) == 60
     assert asked_pause_s(RATE) == 0.25 and asked_pause_s(DIMENSION) == 0
 
 
