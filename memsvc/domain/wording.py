@@ -7,5 +7,6 @@ def counted(number: int, thing: str) -> str:
     """ "1 memory", "2 memories"."""
     if number == 1:
         return f"1 {thing}"
-    plural = thing[:-1] + "ies" if thing.endswith("y") else thing + "s"
+    ends_in_ies = thing.endswith("y") and thing[-2] not in "aeiou"  # memories, but days
+    plural = thing[:-1] + "ies" if ends_in_ies else thing + "s"
     return f"{number:,} {plural}"

@@ -75,7 +75,7 @@ def test_traceback_of_a_bug_does_not_quote_what_it_worked_on(stream: io.StringIO
         answer = httpx.post(url, json={"namespace": ["t", "a"]}).json()
     (entry,) = [line for line in lines(stream) if line["logger"] == "memsvc.errors"]
     assert answer["metadata"]["incident"] in entry["message"]
-    assert "ValueError" in entry["traceback"] and "harness.py" in entry["traceback"]
+    assert "ValueError" in entry["traceback"] and "fakes.py" in entry["traceback"]
     assert SECRET not in stream.getvalue()
 
 

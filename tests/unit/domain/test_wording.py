@@ -14,6 +14,7 @@ from memsvc.domain.wording import counted
         (1, "row", "1 row"),
         (2, "row", "2 rows"),
         (1, "memory", "1 memory"),
+        (4, "day", "4 days"),
         (12_000, "memory", "12,000 memories"),
     ],
 )
