@@ -32,7 +32,7 @@ from memsvc.service import coverage, generations
 from memsvc.service.builder import BuilderFailed
 from memsvc.service.dropped_files import DroppedFiles
 from memsvc.service.generations import Generations
-from memsvc.service.maintenance import CHANGES_MAX
+from memsvc.service.partition_jobs import CHANGES_MAX
 from memsvc.service.rebuild import Rebuilds
 from memsvc.service.segment_builds import SegmentBuilds
 from memsvc.store import keys

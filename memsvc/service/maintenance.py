@@ -12,25 +12,22 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from memsvc.domain import merging, tiering
-from memsvc.domain.manifest import COLD, HOT, SegmentMeta
-from memsvc.domain.merging import Job, Sealed
+from memsvc.domain.manifest import SegmentMeta
+from memsvc.domain.merging import Job
 from memsvc.domain.wording import counted
 from memsvc.segments.errors import Damage
 from memsvc.service.builder import Builder, BuilderFailed
-from memsvc.service.census import Standing, take_census
 from memsvc.service.compaction import CompactionFailed, compact
 from memsvc.service.damage import DamagedFile, Damages
-from memsvc.service.search.registry import Views, partition_dir
+from memsvc.service.partition_jobs import CHANGES_MAX, PartitionJobs
+from memsvc.service.search.registry import Views
 from memsvc.service.segment_builds import Generations, IndexSettings, SegmentBuilds
-from memsvc.service.workqueue import COMPACT, LANES, Wish, WorkQueue
+from memsvc.service.workqueue import COMPACT, LANES, WorkQueue
 from memsvc.store.keys import Partition, name_key
-from memsvc.store.snapshot import Snapshot
 from memsvc.store.store import Store
 from memsvc.store.write_txn import WriteTxn
 from memsvc.store.writer import Writer
@@ -43,9 +40,6 @@ RETRY_S: Final = 5.0
 """Pause after a job failed."""
 LOOK_EVERY: Final = 1_000
 """Commits of a partition after which it is looked at."""
-CHANGES_MAX: Final = 20_000
-"""Changes since a segment was built at which it is written anew, so that opening it stays
-quick."""
 
 
 class Maintenance:
@@ -66,12 +60,13 @@ class Maintenance:
     ) -> None:
         self._store = store
         self._writer = writer
-        self._clock = clock
-        self._purge_delay_ms = purge_delay_ms
         self._on_built = on_built
         self._queue = WorkQueue()
         self.damages = Damages(store, views, self.look_at)
         self.builds = SegmentBuilds(store, writer, views, self.damages, settings, clock)
+        self._jobs = PartitionJobs(
+            store.data_dir, self.builds, self.damages, clock=clock, purge_delay_ms=purge_delay_ms
+        )
         self._stopping = False
         self._commits: dict[int, int] = {}
         self._builders = {lane: builders(store.data_dir) for lane in LANES}
@@ -239,11 +234,11 @@ class Maintenance:
                 if partition is None:
                     return
                 if lane == "seal":
-                    job = self._seal_job(snapshot, partition, wish)
+                    job = self._jobs.next_seal(snapshot, partition, wish)
                 else:
                     metas = snapshot.segments(number)
-                    standing = self._standing(snapshot, partition, metas, wish)
-                    job = self._merge_job(snapshot, number, metas, wish, standing)
+                    standing = self._jobs.standing(snapshot, partition, metas, wish)
+                    job = self._jobs.next_merge(snapshot, number, metas, wish, standing)
                     if standing is not None:
                         # A swap cannot tell where segments of two tiers have the same range.
                         erased = (row for _, row, _, _ in snapshot.erasures_of(number))
@@ -268,20 +263,6 @@ class Maintenance:
     def _prune(self, number: int, upto: int) -> None:
         self._writer.run(lambda txn: txn.prune_changes(number, upto))
 
-    def _seal_job(self, snapshot: Snapshot, partition: Partition, wish: Wish) -> Job | None:
-        """What the seal lane does next in a partition."""
-        usual = self.settings.seal_rows
-        least = wish.seal_min_rows or usual
-        if partition.next_row - partition.sealed_row < least:
-            return None
-        metas = snapshot.segments(partition.number)
-        hot = [meta for meta in metas if meta.tier == HOT][-1:]
-        last = next(iter(self._sealed(snapshot, partition.number, hot, wish, None)), None)
-        if last is not None and any(m.tier == COLD and m.row_hi > last.row_lo for m in metas):
-            # Which rows it is to have is for the merge lane to find out.
-            last = replace(last, fixed=True)
-        return merging.seal(partition.sealed_row, partition.next_row, least, usual, last)
-
     def _strike_erasures(self, number: int, rows: list[int], manifest: int) -> None:
         """Strikes off what no segment has, as of a version of the manifest."""
 
@@ -292,87 +273,6 @@ class Maintenance:
                 txn.strike_erasures(number, rows)
 
         self._writer.run(decide)
-
-    def _merge_job(
-        self,
-        snapshot: Snapshot,
-        number: int,
-        metas: list[SegmentMeta],
-        wish: Wish,
-        standing: Standing | None,
-    ) -> Job | None:
-        """What the merge lane does next in a partition."""
-        sealed = self._sealed(snapshot, number, metas, wish, standing)
-        job = None
-        if standing is not None and wish.merge_all:
-            # Before anything is written anew for another reason, to do it once.
-            job = tiering.plan(standing.census, sealed)
-        hot, cold = (tiering.of_tier(sealed, tier) for tier in (HOT, COLD))
-        most = merging.MAX_SEGMENTS - min(len(cold), tiering.COLD_SEGMENTS)
-        job = (
-            job
-            or merging.rewrite(sealed)
-            or merging.merge(hot, most, seal_rows=self.settings.seal_rows)
-            or merging.merge(cold, tiering.COLD_SEGMENTS)
-        )
-        if job is None and wish.merge_all and standing is None:
-            job = merging.merge_all(sealed)
-        return job
-
-    def _standing(
-        self, snapshot: Snapshot, partition: Partition, metas: list[SegmentMeta], wish: Wish
-    ) -> Standing | None:
-        """Where the rows are, None when there is one tier and it is to stay so."""
-        cold_before = self.builds.cold_before(self._clock())
-        tiered = any(meta.tier == COLD for meta in metas)
-        if not metas or not (tiered or (wish.merge_all and cold_before)):
-            return None
-        root = partition_dir(self._store.data_dir, partition.number)
-        return take_census(snapshot, root, metas, partition.sealed_row, cold_before)
-
-    def _sealed(
-        self,
-        snapshot: Snapshot,
-        number: int,
-        metas: list[SegmentMeta],
-        wish: Wish,
-        standing: Standing | None,
-    ) -> list[Sealed]:
-        """The segments as the policy sees them."""
-        erased = [
-            row
-            for _partition, row, _position, time_ms in snapshot.erasures_of(number)
-            if wish.purge or time_ms <= self._clock() - self._purge_delay_ms()
-        ]
-
-        def holds(meta: SegmentMeta, row: int) -> bool:
-            return meta.row_lo <= row < meta.row_hi
-
-        if standing is not None:
-            holds = standing.holds
-        found = []
-        for meta in metas:
-            must = self.damages.of(number, meta.name) or any(holds(meta, row) for row in erased)
-            changes = snapshot.count_changes(number, meta.position, CHANGES_MAX + 1)
-            if standing is not None:
-                dead = standing.dead(meta)
-            elif changes:
-                dead = meta.count - snapshot.count_current(number, meta.row_lo, meta.row_hi)
-            else:
-                dead = 0
-            found.append(
-                Sealed(
-                    meta.name,
-                    meta.row_lo,
-                    meta.row_hi,
-                    meta.count,
-                    max(0, dead),
-                    must or changes > CHANGES_MAX,
-                    meta.tier,
-                    self.builds.is_held(meta),
-                )
-            )
-        return found
 
     def _build(self, lane: str, number: int, job: Job, generations: Generations) -> bool:
         """Whether the segment answers now; not when others were replaced meanwhile."""

@@ -13,13 +13,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from memsvc.config import Settings
-from memsvc.domain.errors import FailedPrecondition, Unavailable
+from memsvc.domain.errors import FailedPrecondition
 from memsvc.domain.log import Record
 from memsvc.domain.replication import Standing
-from memsvc.domain.types import (
-    DegradedLevel,
-    HealthAnswer,
-)
+from memsvc.domain.types import DegradedLevel, HealthAnswer
 from memsvc.segments.costs import measure_costs
 from memsvc.service.acks import Acks
 from memsvc.service.api import Control
@@ -38,6 +35,7 @@ from memsvc.service.derived import (
     search_settings,
     tail_budget,
 )
+from memsvc.service.disk_guard import guard_disk
 from memsvc.service.dropped_files import DroppedFiles
 from memsvc.service.erasures import Erasures
 from memsvc.service.feed import Feed
@@ -325,20 +323,7 @@ class Node:
 
     def _guard_changes(self) -> None:
         self.leading.guard()
-        if self.checkup.stalled:
-            raise Unavailable(
-                "the disk of the data directory does not answer; nothing was applied",
-                reason="DISK_STALLED",
-                hint="reads go on from memory; changes are taken again once the disk answers",
-                retry_after_ms=1_000,
-            )
-        if self.displaced:
-            raise Unavailable(
-                "the data directory is no longer there",
-                reason="DATA_DIR_GONE",
-                hint="it was moved or deleted under the running node: put it back, or start anew",
-                retry_after_ms=5_000,
-            )
+        guard_disk(stalled=self.checkup.stalled, displaced=self.displaced)
 
     def confirm(self, control: Control) -> None:
         """Waits until the replicas that are to have each write have what is committed now."""
