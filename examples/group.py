@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -100,7 +101,8 @@ class Member:
         assert self.process is not None
         children = psutil.Process(self.process.pid).children(recursive=True)
         for process in (self.process, *children):  # the supervisor first: it would start another
-            process.kill()
+            with contextlib.suppress(psutil.NoSuchProcess):  # a reader ends with its server
+                process.kill()
             process.wait(10)
 
     def log_tail(self, lines: int = 20) -> str:
