@@ -25,9 +25,8 @@ def usable_cores() -> int:
 
 def readers_for(cores: int) -> int:
     """Reader processes of a node with so many cores: one for each but one, which is left to
-    writing, HTTP and builders. One on two cores answers no more queries than none, but queries do
-    not wait there for the interpreter while it writes: see docs/benchmarks.md. It takes some 60
-    MB."""
+    writing, HTTP and builders. One on two cores answers fewer queries at most than none, but these
+    do not wait for the interpreter while it writes: see docs/benchmarks.md. It takes some 60 MB."""
     return min(READERS_MOST, cores - 1)
 
 
