@@ -13,3 +13,8 @@ VARIABLES: Final = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"
 
 for _name in VARIABLES:
     os.environ.setdefault(_name, "1")
+
+
+def environment() -> dict[str, str]:
+    """For a process that this one starts beside itself: its own, with one thread in any case."""
+    return {**os.environ, **dict.fromkeys(VARIABLES, "1")}

@@ -77,7 +77,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         print(f"memsvc: {error}", file=sys.stderr)  # noqa: T201  (no log yet)
         return EXIT_CONFIG
-    logs.configure(effective.settings.log.level, effective.settings.log.format)
+    settings = effective.settings
+    logs.configure(settings.log.level, settings.log.format)
     for key, note in effective.notes.items():
         log.warning("%s: %s", key, note)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
@@ -85,7 +86,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _raise_open_files()
     signals = _Signals()
     access_lines = logs.AccessWriter()
-    settings = effective.settings
     with EarlyReaders(readers_of(settings), settings.storage.data_dir) as readers:
         # Not before: to import this takes two thirds of a start, and the readers' own imports as
         # long, at the same time.
@@ -101,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             hint = getattr(error, "hint", "")
             log.error("cannot start: %s%s", error, f" ({hint})" if hint else "")
             return EXIT_CONFIG
-    grace_s = effective.settings.server.graceful_shutdown_ms / 1_000 + HEARTBEAT_MARGIN_S
+    grace_s = settings.server.graceful_shutdown_ms / 1_000 + HEARTBEAT_MARGIN_S
     allocator.settle()
     heartbeat.start(lambda: server.alive, grace_s=grace_s)
     signals.wait(server)

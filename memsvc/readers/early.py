@@ -7,9 +7,7 @@ to be told what they serve. This module imports nothing heavy.
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
 import signal
 import subprocess
 from pathlib import Path
@@ -36,7 +34,7 @@ def begin(data_dir: Path) -> subprocess.Popen[bytes]:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
-            env={**os.environ, **dict.fromkeys(pinning.VARIABLES, "1")},
+            env=pinning.environment(),
         )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -67,13 +65,8 @@ class EarlyReaders:
         trace: TracebackType | None,
     ) -> None:
         while self._waiting:
-            process = self._waiting.pop()
-            process.kill()
-            process.wait()
-            for pipe in (process.stdin, process.stdout):
-                if pipe is not None:
-                    with contextlib.suppress(OSError):
-                        pipe.close()
+            with self._waiting.pop() as process:  # closes its pipes, and waits for its end
+                process.kill()
 
     def take(self) -> subprocess.Popen[bytes]:
         """One that waits, or a new one when none is left. Raises OSError."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import subprocess
 import threading
 from collections.abc import Callable
@@ -103,7 +102,7 @@ class Builder:
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     text=True,
-                    env={**os.environ, **dict.fromkeys(pinning.VARIABLES, "1")},
+                    env=pinning.environment(),
                     # Ctrl-C is for the node, which ends its builders itself.
                     process_group=0,
                 )
